@@ -1,0 +1,156 @@
+/*
+ * A jail: described once, entered in one fixed order, read back from /proc.
+ *
+ * struct jail is the whole description. The same object is handed to jail_spawn, which builds and
+ * enters it, to jail_describe, which prints it, and to jail_compare, which holds it against a live
+ * process. Nothing about a confinement is written down anywhere else.
+ *
+ * jail_spawn makes a child in new user, mount, PID, network, IPC, UTS and cgroup namespaces. The
+ * child gets a root of its own: an empty tmpfs with the listed files bound read-only, everything
+ * else gone. Only the listed descriptors stay open. No capability is left in any set, the bounding
+ * set is empty, securebits are locked, no_new_privs is set, core dumps are off, limits are set,
+ * landlock leaves reading and executing inside the root, and the seccomp list is on before the
+ * program's first instruction. Any step that cannot be taken ends the child, and jail_spawn returns
+ * the step and the reason; steps in struct jail_missing are the only ones that may be absent.
+ *
+ * The child dies when the parent thread's process dies (PR_SET_PDEATHSIG, and it is PID 1 of its
+ * own PID namespace, so everything below it dies as well).
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+
+#define JAIL_BINDS_MAX 160
+#define JAIL_FDS_MAX 32
+#define JAIL_ARGS_MAX 128
+
+/* A classic BPF program made from policies/NAME.policy at build time. */
+struct jail_policy {
+	const char *name;
+	/* Array of struct sock_filter, count entries. */
+	const void *filter;
+	uint16_t count;
+};
+
+/* The policies that are compiled in, one for each file in policies/. */
+extern const struct jail_policy jail_policy_qemu;
+extern const struct jail_policy jail_policy_image;
+
+struct jail_bind {
+	/* Absolute host path of a regular file or device node; links are followed by the host. */
+	const char *host_path;
+	/* Absolute path inside; missing directories are made. NULL: the same as host_path. */
+	const char *inside_path;
+	/* A device node that may be opened for writing (/dev/kvm). Files are always read-only. */
+	bool device;
+};
+
+struct jail {
+	/* For messages and the UTS name, such as "qemu". */
+	const char *name;
+	/* Program to execute: a path inside the root (so it is also among the binds). */
+	const char *program;
+	/* argv, NULL-terminated, argv[0] included. The environment is always empty. */
+	const char *const *argv;
+	struct jail_bind binds[JAIL_BINDS_MAX];
+	size_t bind_count;
+	/*
+	 * Open descriptors handed over, as (fd in the parent, number in the child). 0, 1 and 2
+	 * become /dev/null unless they are listed. The child never has others.
+	 */
+	struct {
+		int fd;
+		int number;
+	} fds[JAIL_FDS_MAX];
+	size_t fd_count;
+	/*
+	 * The ID that the process has on the host. When it is not the caller's own, the caller
+	 * must be root. Inside it is always 1000.
+	 */
+	uid_t host_uid;
+	gid_t host_gid;
+	const struct jail_policy *policy;
+	/* Ask for the seccomp user notifications of the policy's "notify" rules. */
+	bool notify;
+	/* RLIMIT_AS, RLIMIT_FSIZE (bytes), RLIMIT_NOFILE, RLIMIT_NPROC (threads included). 0: none.
+	 */
+	uint64_t address_space_bytes;
+	uint64_t file_size_bytes;
+	uint64_t open_files;
+	uint64_t processes;
+	/* cgroup memory and pids limits where a cgroup can be had; 0: none wanted. */
+	uint64_t cgroup_memory_bytes;
+	uint64_t cgroup_pids;
+};
+
+/* What this host could not give, although it was wanted. */
+struct jail_missing {
+	bool landlock;
+	bool cgroup;
+	/* Why, one line each, or empty. */
+	char landlock_reason[128];
+	char cgroup_reason[128];
+};
+
+struct jail_process {
+	pid_t pid;
+	int pidfd;
+	/* Seccomp notification descriptor, or -EBADF. */
+	int notify_fd;
+	/* Absolute paths of the cgroup directories made for it, NUL-separated, or empty. */
+	char cgroups[1024];
+	struct jail_missing missing;
+};
+
+/*
+ * Adds program and every shared library that it needs (as the dynamic loader lists them) to the
+ * binds, the loader included. extra files may be added by jail_bind. The lists are kept in the
+ * jail's own arena, freed with jail_clear. Returns 0 or a negative errno with err filled.
+ */
+int jail_add_program(struct jail *jail, const char *host_path, struct err *err);
+
+/* Adds one file. Both strings are copied. Returns 0 or -ENOSPC with err filled. */
+int jail_add_bind(struct jail *jail, const char *host_path, const char *inside_path, bool device,
+		  struct err *err);
+
+/* Adds one descriptor; the jail does not own it. Returns 0 or -ENOSPC with err filled. */
+int jail_add_fd(struct jail *jail, int fd, int number, struct err *err);
+
+/* Frees what jail_add_* copied. */
+void jail_clear(struct jail *jail);
+
+/*
+ * Builds the jail and starts the program in it. On success *ret_process is filled; the caller owns
+ * pidfd and notify_fd, waits for the process, and calls jail_end afterwards. On failure err names
+ * the step, the reason and the mend.
+ */
+int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct err *err);
+
+/* Kills the process if it still lives, reaps it, removes its cgroups. Returns the wait status. */
+int jail_end(struct jail_process *process);
+
+/*
+ * Answers one pending notification on notify_fd: an openat(2) for writing becomes the descriptor
+ * fd (which may be opened read-only), anything else -EACCES. Returns 0, -EAGAIN, or a negative
+ * errno.
+ */
+int jail_answer_open(int notify_fd, int fd);
+
+/* The description as JSON text for people and programs; owned by the caller. 0 or -ENOMEM. */
+int jail_describe(const struct jail *jail, char **ret_text);
+
+/*
+ * Reads the live process back from /proc (IDs, capabilities, no_new_privs, seccomp mode,
+ * namespaces, root, mounts, descriptors, limits) and compares it with the description. Each
+ * difference is appended to *ret_text as a line, owned by the caller. Returns the number of
+ * differences or a negative errno.
+ */
+int jail_compare(const struct jail *jail, const struct jail_process *process, char **ret_text);
+
+/* Removes cgroups of box whose makers are dead. Always safe; failures are ignored. */
+void jail_sweep_cgroups(void);

@@ -1,0 +1,168 @@
+/*
+ * The Boxfile: what a sandbox is.
+ *
+ * A struct spec is what a Boxfile says after every key was checked and every default filled in.
+ * All strings are NUL-terminated, without control characters unless said otherwise. It is owned by
+ * the caller and given back with spec_free. Arrays are NULL when their count is 0.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* A Boxfile is written by hand; more than this is a mistake. */
+#define SPEC_FILE_MAX ((size_t)1 << 20)
+#define SPEC_NAME_MAX 64
+
+enum spec_base_kind {
+	/* busybox, built in. */
+	SPEC_BASE_TINY,
+	/* debian/SUITE; base_value is the suite. */
+	SPEC_BASE_DEBIAN,
+	/* tar:PATH; base_value is the path as written. */
+	SPEC_BASE_TAR,
+	/* dir:PATH; base_value is the path as written. */
+	SPEC_BASE_DIR,
+	/* oci:PATH or a registry reference; parses, not available yet. */
+	SPEC_BASE_OCI,
+};
+
+enum spec_isolation {
+	/* Nothing written: standard until strict is there. */
+	SPEC_ISOLATION_DEFAULT,
+	SPEC_ISOLATION_STRICT,
+	SPEC_ISOLATION_STANDARD,
+};
+
+enum spec_engine {
+	SPEC_ENGINE_AUTO,
+	SPEC_ENGINE_KVM,
+	SPEC_ENGINE_QEMU,
+};
+
+enum spec_network {
+	SPEC_NETWORK_NONE,
+	SPEC_NETWORK_BRIDGE,
+	/* A map of allow, deny, reach, ports, limits. */
+	SPEC_NETWORK_LIST,
+};
+
+struct spec_user {
+	char *name;
+	/* 0: the image chooses the next free one from 1000. */
+	uint32_t uid;
+	/* Login shell, absolute; NULL: /bin/sh. */
+	char *shell;
+	/* Further groups, added when the image has them. */
+	char **groups;
+	size_t group_count;
+};
+
+struct spec_file {
+	/* Absolute guest path. */
+	char *path;
+	/* Any bytes but NUL; size is strlen. */
+	char *content;
+	uint32_t mode;
+	/* "user" or "user:group"; NULL: root:root. */
+	char *owner;
+};
+
+struct spec_mount {
+	char *host;
+	char *guest;
+	bool writable;
+};
+
+struct spec {
+	/* The base as written, and taken apart. */
+	char *base;
+	enum spec_base_kind base_kind;
+	char *base_value;
+	uint32_t cpus;
+	uint32_t ram_mib;
+	uint64_t disk_size_bytes;
+	uint64_t data_size_bytes;
+	enum spec_network network;
+	char **network_allow;
+	size_t network_allow_count;
+	char **network_deny;
+	size_t network_deny_count;
+	char **network_reach;
+	size_t network_reach_count;
+	char **network_ports;
+	size_t network_port_count;
+	uint64_t network_connections_max;
+	uint64_t network_bytes_max;
+	/* True when the key is there at all; its shape is the broker's to define. */
+	bool secrets;
+	enum spec_isolation isolation;
+	enum spec_engine engine;
+	bool readonly;
+	uint32_t timeout_seconds;
+	uint32_t warm;
+	char **warmup;
+	size_t warmup_count;
+	char *user;
+	char **packages;
+	size_t package_count;
+	char **run;
+	size_t run_count;
+	/* "KEY=VALUE", in the order written. */
+	char **env;
+	size_t env_count;
+	struct spec_user *users;
+	size_t user_count;
+	struct spec_file *files;
+	size_t file_count;
+	char **runcmd;
+	size_t runcmd_count;
+	struct spec_mount *mounts;
+	size_t mount_count;
+	/* System calls to take away from the monitor's list. */
+	char **seccomp;
+	size_t seccomp_count;
+	/* One line each, for keys that were read and have no effect here (older Boxfiles). */
+	char **notices;
+	size_t notice_count;
+};
+
+/*
+ * Reads a Boxfile from text (size bytes, not trusted). file_name is used in messages only. Every
+ * message is "FILE:LINE:COLUMN: what is wrong" (lines and columns from 1) and names the nearest
+ * key or value where a word was mistyped. *ret_spec is owned by the caller. Returns 0, -EINVAL
+ * with err filled, or -ENOMEM.
+ */
+int spec_parse(const char *text, size_t size, const char *file_name, struct spec **ret_spec,
+	       struct err *err);
+
+void spec_free(struct spec *spec);
+static inline void spec_freep(struct spec **spec)
+{
+	spec_free(*spec);
+}
+
+/*
+ * Refuses what the Boxfile may say but this version cannot do yet, naming the key. Called by
+ * every command that would start a machine or build. Returns 0 or -ENOTSUP with err filled.
+ */
+int spec_check_available(const struct spec *spec, const char *file_name, struct err *err);
+
+/* 0 when name follows [A-Za-z0-9][A-Za-z0-9._-]{0,63}, else -EINVAL with err filled. */
+int spec_check_name(const char *name, struct err *err);
+
+/* 0 when "KEY=VALUE" has an identifier as key and no newline in the value, else -EINVAL. */
+int spec_check_env(const char *assignment, struct err *err);
+
+/*
+ * What of the spec the image depends on, as canonical text (stable across versions of libyaml, one
+ * "key=value" line each, values quoted). Changing anything else does not make the image stale.
+ * *ret_text is owned by the caller. 0 or -ENOMEM.
+ */
+int spec_image_key(const struct spec *spec, char **ret_text);
+
+/* The same for the snapshot: image key, cpus, ram, sizes, warmup, readonly, engine. */
+int spec_snapshot_key(const struct spec *spec, char **ret_text);
