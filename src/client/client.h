@@ -75,7 +75,8 @@ struct client_command {
 struct client_result {
 	struct wire_exit exit;
 	bool timed_out;
-	bool cut;
+	/* Why the command could not even be tried (no such user, no such directory); else empty. */
+	char reason[256];
 	/* The machine was ended by a second SIGINT or SIGHUP; exit is then a signal. */
 	bool interrupted;
 	uint64_t stdout_bytes;
@@ -133,6 +134,6 @@ struct client_build_result {
 int client_build(struct store *store, const char *name, const struct client_build_options *options,
 		 struct client_build_result *ret_result, struct err *err);
 
-/* Where box's other programs and files are: PREFIX/libexec/box/NAME, found from the running
- * program. Returns 0 or -ENAMETOOLONG. */
-int client_program_path(const char *name, char *ret_path, size_t size);
+/* Where box's other programs are: see base/program.h (program_path, program_share_path). */
+
+/* Where the guest's kernel and fingerprints are: see engine/kernel.h and engine/fingerprint.h. */

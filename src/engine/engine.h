@@ -77,6 +77,12 @@ struct engine_events {
  */
 int engine_probe_kvm(struct err *err);
 
+/*
+ * The same answer, kept in the file `kvm` of cache_dir (absolute path) for as long as the host is
+ * not restarted and the device not changed, since the probe takes milliseconds.
+ */
+bool engine_hardware(const char *cache_dir);
+
 /* What stands for the monitor in a fingerprint: path, size, times and inode of its binary and
  * firmware, as text owned by the caller. Returns 0 or a negative errno with err filled. */
 int engine_identity(char **ret_text, struct err *err);

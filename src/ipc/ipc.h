@@ -134,8 +134,6 @@ struct ipc_message {
 		struct {
 			struct wire_exit exit;
 			uint32_t timed_out;
-			/* 1: output was cut because a child kept it open after the end. */
-			uint32_t cut;
 			uint64_t stdout_bytes;
 			uint64_t stderr_bytes;
 			uint64_t started_ns;
@@ -147,15 +145,24 @@ struct ipc_message {
 };
 
 /*
- * Sends one message with fd_count descriptors, which the caller keeps. Blocks on a blocking
- * socket. Returns 0 or a negative errno (-EPIPE when the peer is gone; no signal is raised).
+ * Decodes a received packet of size bytes that came with fd_count descriptors: its size is that of
+ * the struct, its type is known, the type may carry that many descriptors, and every text of the
+ * type has its NUL. Does no I/O. Returns 0 or -EBADMSG with *ret_message untouched.
+ */
+int ipc_decode(const void *packet, size_t size, size_t fd_count, struct ipc_message *ret_message);
+
+/*
+ * Sends one message with fd_count descriptors, which the caller keeps. The message is one that
+ * ipc_decode accepts. Blocks on a blocking socket. Returns 0 or a negative errno (-EPIPE when the
+ * peer is gone; no signal is raised).
  */
 int ipc_send(int socket, const struct ipc_message *message, const int *fds, size_t fd_count);
 
 /*
  * Receives one message. Descriptors arrive close-on-exec in ret_fds (IPC_FDS_MAX entries), owned
- * by the caller; unused entries are -EBADF. Returns 1, 0 when the peer has closed, -EAGAIN on a
- * non-blocking socket, -EBADMSG for a packet of the wrong size, or a negative errno.
+ * by the caller; unused entries are -EBADF, all of them unless 1 is returned. Returns 1, 0 when the
+ * peer has closed, -EAGAIN on a non-blocking socket, -EBADMSG for a packet that ipc_decode refuses,
+ * or a negative errno.
  */
 int ipc_receive(int socket, struct ipc_message *ret_message, int *ret_fds);
 
@@ -167,10 +174,16 @@ int ipc_pair(int ret_sockets[2]);
 
 /*
  * Binds a listening socket called name below the directory dir_fd, mode 0600, or connects to it.
- * The length of the directory's path does not matter. Return the socket or a negative errno.
+ * The length of the directory's path does not matter; name itself has at most 80 bytes. A name that
+ * is there already is -EADDRINUSE: whoever holds the lock that stands for it unlinks it first.
+ * Connecting to a name whose owner has died is -ECONNREFUSED. Needs /proc. Return the socket
+ * (blocking, close-on-exec) or a negative errno.
  */
 int ipc_listen_at(int dir_fd, const char *name);
 int ipc_connect_at(int dir_fd, const char *name);
 
-/* A sealed memory file with the given bytes. Returns a descriptor or a negative errno. */
+/*
+ * A memory file with the given bytes, its offset at the start, sealed: nobody can change it or its
+ * size any more. label is seen in /proc/PID/fd only. Returns a descriptor or a negative errno.
+ */
 int ipc_memory_file(const char *label, const void *data, size_t size);

@@ -1,0 +1,465 @@
+/*
+ * A machine as a command sees it: the keeper at the other end of a socket.
+ *
+ * What flows in: the caller's descriptors and signals, and the keeper's answers. What flows out:
+ * the keeper's orders, and the command's bytes. From client_start to client_machine_free the signals
+ * SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGWINCH are blocked and read from a signalfd, so that none
+ * of them can end this process while there is something to put back: a terminal, a lock, a keeper.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/exit.h"
+#include "base/io.h"
+#include "base/program.h"
+#include "client/internal.h"
+
+/* How often, and how long, another keeper is asked for a copy of /data. */
+#define COPY_RETRY_MS 50
+#define COPY_TRIES 200
+
+static int interrupted(struct err *err)
+{
+	return err_set(err, -EINTR, "interrupted", "interrupted");
+}
+
+static void notice(const struct client_start_options *options, const char *text)
+{
+	if (options->notice) {
+		options->notice(options->notice_data, text);
+	}
+}
+
+/* Blocks the signals that client_run forwards and makes them readable. */
+static int take_signals(struct client_machine *machine)
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH};
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (size_t i = 0; i < ARRAY_SIZE(signals); i++) {
+		sigaddset(&set, signals[i]);
+	}
+	if (sigprocmask(SIG_BLOCK, &set, &machine->old_mask) < 0) {
+		return -errno;
+	}
+	sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &machine->old_pipe_action);
+	machine->signals_taken = true;
+	machine->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return machine->signal_fd < 0 ? -errno : 0;
+}
+
+int client_next_signal(struct client_machine *machine)
+{
+	struct signalfd_siginfo info;
+
+	return read(machine->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)
+		       ? (int)info.ssi_signo
+		       : 0;
+}
+
+/* True when a signal that means "stop" has come. */
+static bool stop_wanted(struct client_machine *machine)
+{
+	int number;
+
+	while ((number = client_next_signal(machine)) != 0) {
+		if (number != SIGWINCH) {
+			machine->stop_signal = number;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Waits for a time, or until a signal comes: then true. */
+static bool pause_ms(struct client_machine *machine, int timeout_ms)
+{
+	struct pollfd wait = {.fd = machine->signal_fd, .events = POLLIN};
+
+	return poll(&wait, 1, timeout_ms) > 0 && stop_wanted(machine);
+}
+
+/* Takes /data for this machine, saying so when it has to wait for its turn. */
+static int hold_data(struct client_machine *machine, const struct client_start_options *options,
+		     struct err *err)
+{
+	char text[256];
+	bool said = false;
+
+	for (;;) {
+		int fd = store_open_data(machine->sandbox_fd, false, err);
+
+		if (fd >= 0) {
+			machine->data_fd = fd;
+			return 0;
+		}
+		if (fd != -EAGAIN) {
+			return fd;
+		}
+		if (!said) {
+			snprintf(text, sizeof(text),
+				 "/data of %s is held by another machine; waiting for it "
+				 "(--data none or --data clone would not wait)",
+				 machine->name);
+			notice(options, text);
+			said = true;
+		}
+		if (pause_ms(machine, COPY_RETRY_MS)) {
+			return interrupted(err);
+		}
+	}
+}
+
+/* Asks the keeper that holds /data for a copy. -EAGAIN when it is coming or going. */
+static int ask_for_copy(struct client_machine *machine, struct err *err)
+{
+	struct ipc_message message = {.type = IPC_COPY_DATA};
+	_cleanup_close_ int directory = -EBADF;
+	_cleanup_close_ int peer = -EBADF;
+	char path[128];
+	int fds[IPC_FDS_MAX];
+	int rc;
+
+	snprintf(path, sizeof(path), "run/%s", machine->name);
+	directory = openat(machine->store->home_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (directory < 0) {
+		return -EAGAIN;
+	}
+	peer = ipc_connect_at(directory, "sock");
+	if (peer < 0 || ipc_send(peer, &message, NULL, 0) < 0) {
+		return -EAGAIN;
+	}
+	rc = ipc_receive(peer, &message, fds);
+	if (rc <= 0) {
+		return -EAGAIN;
+	}
+	if (message.type == IPC_DATA_COPY && fds[0] >= 0) {
+		machine->data_fd = TAKE_FD(fds[0]);
+		ipc_close_fds(fds);
+		return 0;
+	}
+	ipc_close_fds(fds);
+	if (message.type == IPC_FAILED && strstr(message.failed.text, strerror(EAGAIN))) {
+		return -EAGAIN;
+	}
+	return err_set(err, -EIO, "data-copy", "%s", message.failed.text);
+}
+
+static int clone_data(struct client_machine *machine, struct err *err)
+{
+	for (unsigned i = 0; i < COPY_TRIES; i++) {
+		_cleanup_close_ int fd = store_open_data(machine->sandbox_fd, false, err);
+		int rc;
+
+		if (fd >= 0) {
+			machine->data_fd = store_temporary_file(machine->store, err);
+			if (machine->data_fd < 0) {
+				return machine->data_fd;
+			}
+			rc = copy_file_sparse(fd, machine->data_fd);
+			return rc < 0 ? err_context(err, rc, "copying /data of %s", machine->name)
+				      : 0;
+		}
+		if (fd != -EAGAIN) {
+			return fd;
+		}
+		rc = ask_for_copy(machine, err);
+		if (rc != -EAGAIN) {
+			return rc;
+		}
+		if (pause_ms(machine, COPY_RETRY_MS)) {
+			return interrupted(err);
+		}
+	}
+	err_set(err, -EAGAIN, "data-copy", "/data of %s is held, and its machine does not answer",
+		machine->name);
+	err_mend(err, "try again, or run without it: --data none");
+	return -EAGAIN;
+}
+
+static int take_data(struct client_machine *machine, const struct client_start_options *options,
+		     struct err *err)
+{
+	if (options->mode != IPC_START_RUN || options->data == CLIENT_DATA_NONE) {
+		return 0;
+	}
+	return options->data == CLIENT_DATA_OWN ? hold_data(machine, options, err)
+						: clone_data(machine, err);
+}
+
+/* In the child: nothing but the socket goes along. */
+_Noreturn static void exec_keeper(const char *path, int fd)
+{
+	char number[16];
+	char *const argv[] = {(char[]){"box-keeper"}, number, NULL};
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	snprintf(number, sizeof(number), "%d", fd);
+	set_cloexec(fd, false);
+	execv(path, argv);
+	_exit(EXIT_BOX_FAILED);
+}
+
+static int spawn_keeper(struct client_machine *machine, struct err *err)
+{
+	char path[PATH_MAX];
+	int pair[2];
+	int rc = program_path("box-keeper", path, sizeof(path));
+
+	if (rc == 0 && access(path, X_OK) < 0) {
+		rc = -errno;
+	}
+	if (rc < 0) {
+		err_set(err, rc, "bad-install", "box-keeper: %s: %s", path, strerror(-rc));
+		err_mend(err, "install box again: make install");
+		return rc;
+	}
+	rc = ipc_pair(pair);
+	if (rc < 0) {
+		return err_context(err, rc, "box-keeper");
+	}
+	machine->socket = pair[0];
+	machine->keeper_pid = fork();
+	if (machine->keeper_pid == 0) {
+		exec_keeper(path, pair[1]);
+	}
+	rc = machine->keeper_pid < 0 ? -errno : 0;
+	close(pair[1]);
+	return rc < 0 ? err_context(err, rc, "box-keeper") : 0;
+}
+
+static int send_start(struct client_machine *machine, const struct client_start_options *options,
+		      struct err *err)
+{
+	struct ipc_message message = {.type = IPC_START};
+	int fds[2];
+	size_t count = 0;
+	int rc;
+
+	message.start.mode = options->mode;
+	message.start.force_boot = options->force_boot;
+	message.start.has_data = machine->data_fd >= 0;
+	message.start.data_is_own = machine->data_fd >= 0 && options->data == CLIENT_DATA_OWN;
+	snprintf(message.start.name, sizeof(message.start.name), "%s", machine->name);
+	snprintf(message.start.stage, sizeof(message.start.stage), "%s", options->stage);
+	if (machine->data_fd >= 0) {
+		fds[count++] = machine->data_fd;
+	}
+	if (machine->live_fd >= 0) {
+		fds[count++] = machine->live_fd;
+	}
+	rc = ipc_send(machine->socket, &message, fds, count);
+	/* The locks are the keeper's and the monitor's now: they end when the machine does. */
+	close_fd(&machine->data_fd);
+	close_fd(&machine->live_fd);
+	return rc < 0 ? err_context(err, rc, "box-keeper") : 0;
+}
+
+int client_lost(struct client_machine *machine, struct err *err)
+{
+	err_set(err, -EPIPE, "keeper-died", "the keeper of %s's machine ended unexpectedly",
+		machine->name);
+	err_mend(err, "run the command again; what was synced in /data is safe");
+	return -EPIPE;
+}
+
+int client_failed(const struct ipc_message *message, struct err *err)
+{
+	err_set(err, -EIO, message->failed.code, "%s", message->failed.text);
+	err_mend(err, "%s", message->failed.mend);
+	return -EIO;
+}
+
+int client_await(struct client_machine *machine, uint32_t wanted, struct ipc_message *ret_message,
+		 struct err *err)
+{
+	struct pollfd waits[2] = {
+		{.fd = machine->socket, .events = POLLIN},
+		{.fd = machine->signal_fd, .events = POLLIN},
+	};
+
+	for (;;) {
+		int fds[IPC_FDS_MAX];
+		int rc;
+
+		if (poll(waits, 2, -1) < 0 && errno != EINTR) {
+			return err_context(err, -errno, "box-keeper");
+		}
+		if (waits[1].revents && stop_wanted(machine)) {
+			return interrupted(err);
+		}
+		if (!waits[0].revents) {
+			continue;
+		}
+		rc = ipc_receive(machine->socket, ret_message, fds);
+		if (rc <= 0) {
+			return client_lost(machine, err);
+		}
+		ipc_close_fds(fds);
+		if (ret_message->type == IPC_FAILED) {
+			return client_failed(ret_message, err);
+		}
+		if (ret_message->type == wanted) {
+			return 0;
+		}
+	}
+}
+
+static void tell_start(const struct client_machine *machine,
+		       const struct client_start_options *options)
+{
+	char text[512];
+
+	if (!machine->ready.restored && machine->ready.boot_reason[0] &&
+	    options->mode == IPC_START_RUN) {
+		snprintf(text, sizeof(text), "booted %s instead of restoring it: %s (box build %s)",
+			 machine->name, machine->ready.boot_reason, machine->name);
+		notice(options, text);
+	}
+}
+
+static int start(struct client_machine *machine, const struct client_start_options *options,
+		 struct err *err)
+{
+	struct ipc_message message;
+	int rc = take_signals(machine);
+
+	if (rc < 0) {
+		return err_context(err, rc, "signals");
+	}
+	machine->sandbox_fd = store_open_sandbox(machine->store, machine->name, err);
+	if (machine->sandbox_fd < 0) {
+		return machine->sandbox_fd;
+	}
+	machine->live_fd = store_lock_live(machine->sandbox_fd, false, true, err);
+	if (machine->live_fd < 0) {
+		return machine->live_fd;
+	}
+	rc = take_data(machine, options, err);
+	if (rc == 0) {
+		rc = spawn_keeper(machine, err);
+	}
+	if (rc == 0) {
+		rc = send_start(machine, options, err);
+	}
+	if (rc == 0) {
+		rc = client_await(machine, IPC_READY, &message, err);
+	}
+	if (rc < 0) {
+		return rc;
+	}
+	machine->ready = message.ready;
+	tell_start(machine, options);
+	return 0;
+}
+
+int client_start(struct store *store, const char *name, const struct client_start_options *options,
+		 struct client_machine **ret_machine, struct err *err)
+{
+	struct client_machine *machine = calloc(1, sizeof(*machine));
+	int rc;
+
+	if (!machine) {
+		return err_context(err, -ENOMEM, "%s", name);
+	}
+	machine->store = store;
+	snprintf(machine->name, sizeof(machine->name), "%s", name);
+	machine->socket = machine->signal_fd = machine->sandbox_fd = -EBADF;
+	machine->data_fd = machine->live_fd = -EBADF;
+	rc = start(machine, options, err);
+	if (rc < 0) {
+		client_machine_free(machine);
+		return rc;
+	}
+	*ret_machine = machine;
+	return 0;
+}
+
+const struct ipc_ready *client_ready(const struct client_machine *machine)
+{
+	return &machine->ready;
+}
+
+static int order_and_wait(struct client_machine *machine, uint32_t order, struct err *err)
+{
+	struct ipc_message message = {.type = order};
+	int rc = ipc_send(machine->socket, &message, NULL, 0);
+
+	if (rc < 0) {
+		return client_lost(machine, err);
+	}
+	return client_await(machine, IPC_DOWN, &message, err);
+}
+
+int client_snapshot(struct client_machine *machine, struct err *err)
+{
+	return order_and_wait(machine, IPC_SNAPSHOT, err);
+}
+
+int client_stop(struct client_machine *machine, struct err *err)
+{
+	return order_and_wait(machine, IPC_SHUTDOWN, err);
+}
+
+/* A keeper that was killed could not take its socket away. Only the holder of /data may. */
+static void sweep_socket(struct client_machine *machine)
+{
+	_cleanup_close_ int lock = -EBADF;
+	char path[128];
+
+	snprintf(path, sizeof(path), "run/%s/sock", machine->name);
+	if (faccessat(machine->store->home_fd, path, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
+		return;
+	}
+	lock = store_open_data(machine->sandbox_fd, false, NULL);
+	if (lock >= 0) {
+		unlinkat(machine->store->home_fd, path, 0);
+		*strrchr(path, '/') = '\0';
+		unlinkat(machine->store->home_fd, path, AT_REMOVEDIR);
+	}
+}
+
+void client_machine_free(struct client_machine *machine)
+{
+	if (!machine) {
+		return;
+	}
+	/* The keeper ends when the socket closes; its monitor ends with it. */
+	close_fd(&machine->socket);
+	if (machine->keeper_pid > 0) {
+		while (waitpid(machine->keeper_pid, NULL, 0) < 0 && errno == EINTR) {
+		}
+		if (machine->sandbox_fd >= 0) {
+			sweep_socket(machine);
+		}
+		jail_sweep_cgroups();
+	}
+	close_fd(&machine->data_fd);
+	close_fd(&machine->live_fd);
+	close_fd(&machine->sandbox_fd);
+	close_fd(&machine->signal_fd);
+	if (machine->signals_taken) {
+		sigaction(SIGPIPE, &machine->old_pipe_action, NULL);
+		sigprocmask(SIG_SETMASK, &machine->old_mask, NULL);
+	}
+	free(machine);
+}

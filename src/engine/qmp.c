@@ -1,0 +1,216 @@
+#include "engine/qmp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "json/json.h"
+
+/* The answers and events that we ask for are a few hundred bytes each. */
+#define LINE_MAX_BYTES 65536
+/* Commands under way; a snapshot sends four at once. */
+#define PENDING_MAX 8
+
+struct qmp {
+	int fd;
+	struct loop *loop;
+	qmp_callback *callback;
+	void *data;
+	/* Names of the commands under way, oldest first. Literals of our own code. */
+	const char *pending[PENDING_MAX];
+	size_t pending_count;
+	size_t filled;
+	char line[LINE_MAX_BYTES];
+	/* Set when the callback freed us while we were reading. */
+	bool *freed;
+};
+
+static void fail(struct qmp *qmp, const char *why)
+{
+	loop_remove(qmp->loop, qmp->fd);
+	qmp->callback(qmp->data, QMP_FAILED, why);
+}
+
+static void on_return(struct qmp *qmp)
+{
+	const char *name;
+
+	if (qmp->pending_count == 0) {
+		fail(qmp, "an answer to nothing came over QMP");
+		return;
+	}
+	name = qmp->pending[0];
+	memmove(qmp->pending, qmp->pending + 1, sizeof(qmp->pending[0]) * --qmp->pending_count);
+	if (strcmp(name, "qmp_capabilities") != 0) {
+		qmp->callback(qmp->data, QMP_DONE, name);
+	}
+}
+
+static void on_event(struct qmp *qmp, const char *event, const struct json *data)
+{
+	const char *status = json_get_string(data, "status");
+
+	if (strcmp(event, "MIGRATION") == 0 && status) {
+		if (strcmp(status, "completed") == 0) {
+			qmp->callback(qmp->data, QMP_MIGRATED, "migration");
+		} else if (strcmp(status, "failed") == 0) {
+			fail(qmp, "the machine's state could not be saved or loaded");
+		}
+	} else if (strcmp(event, "SHUTDOWN") == 0 || strcmp(event, "RESET") == 0 ||
+		   strcmp(event, "GUEST_PANICKED") == 0) {
+		qmp->callback(qmp->data, QMP_GUEST_ENDED, event);
+	}
+}
+
+static void on_line(struct qmp *qmp, const char *line, size_t size)
+{
+	_cleanup_(json_freep) struct json *message = NULL;
+	const struct json *error;
+	const char *event;
+	char why[256];
+
+	if (json_parse(line, size, &message, NULL) < 0) {
+		fail(qmp, "what came over QMP is not JSON");
+		return;
+	}
+	error = json_get_child(message, "error");
+	event = json_get_string(message, "event");
+	if (json_get_child(message, "QMP")) {
+		qmp->callback(qmp->data, QMP_GREETING, "greeting");
+	} else if (error) {
+		const char *text = json_get_string(error, "desc");
+
+		snprintf(why, sizeof(why), "%s: %s",
+			 qmp->pending_count > 0 ? qmp->pending[0] : "QMP",
+			 text ? text : "unknown error");
+		fail(qmp, why);
+	} else if (event) {
+		on_event(qmp, event, json_get_child(message, "data"));
+	} else if (json_get_child(message, "return")) {
+		on_return(qmp);
+	}
+}
+
+/* Takes whole lines off the front of the buffer. */
+static void take_lines(struct qmp *qmp)
+{
+	bool freed = false;
+	char *newline;
+
+	qmp->freed = &freed;
+	while ((newline = memchr(qmp->line, '\n', qmp->filled)) != NULL) {
+		size_t size = (size_t)(newline - qmp->line);
+
+		on_line(qmp, qmp->line, size);
+		if (freed) {
+			return;
+		}
+		qmp->filled -= size + 1;
+		memmove(qmp->line, newline + 1, qmp->filled);
+	}
+	qmp->freed = NULL;
+}
+
+static void on_readable(struct loop *loop, int fd, uint32_t events, void *data)
+{
+	struct qmp *qmp = data;
+	size_t room = sizeof(qmp->line) - qmp->filled;
+	ssize_t got;
+
+	(void)events;
+	if (room == 0) {
+		fail(qmp, "a line over QMP is too long");
+		return;
+	}
+	got = read(fd, qmp->line + qmp->filled, room);
+	if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+		return;
+	}
+	if (got <= 0) {
+		loop_remove(loop, fd);
+		qmp->callback(qmp->data, QMP_CLOSED, "closed");
+		return;
+	}
+	qmp->filled += (size_t)got;
+	take_lines(qmp);
+}
+
+int qmp_new(int fd, struct loop *loop, qmp_callback *callback, void *data, struct qmp **ret_qmp)
+{
+	_cleanup_free_ struct qmp *qmp = calloc(1, sizeof(*qmp));
+	int rc;
+
+	if (!qmp) {
+		return -ENOMEM;
+	}
+	qmp->fd = fd;
+	qmp->loop = loop;
+	qmp->callback = callback;
+	qmp->data = data;
+	rc = set_nonblocking(fd, true);
+	if (rc == 0) {
+		rc = loop_add(loop, fd, EPOLLIN, on_readable, qmp);
+	}
+	if (rc == 0) {
+		rc = qmp_send(qmp, "qmp_capabilities", NULL, -1);
+	}
+	if (rc < 0) {
+		loop_remove(loop, fd);
+		return rc;
+	}
+	*ret_qmp = TAKE_PTR(qmp);
+	return 0;
+}
+
+void qmp_free(struct qmp *qmp)
+{
+	if (!qmp) {
+		return;
+	}
+	if (qmp->freed) {
+		*qmp->freed = true;
+	}
+	loop_remove(qmp->loop, qmp->fd);
+	close(qmp->fd);
+	free(qmp);
+}
+
+int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_fd)
+{
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	char text[1024];
+	struct iovec bytes = {.iov_base = text};
+	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
+	int length = snprintf(text, sizeof(text), "{\"execute\": \"%s\"%s%s}\n", name,
+			      arguments ? ", \"arguments\": " : "", arguments ? arguments : "");
+
+	ASSERT(length > 0 && (size_t)length < sizeof(text));
+	ASSERT(qmp->pending_count < PENDING_MAX);
+	bytes.iov_len = (size_t)length;
+	if (pass_fd >= 0) {
+		struct cmsghdr *header;
+
+		message.msg_control = control;
+		message.msg_controllen = sizeof(control);
+		header = CMSG_FIRSTHDR(&message);
+		header->cmsg_level = SOL_SOCKET;
+		header->cmsg_type = SCM_RIGHTS;
+		header->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(header), &pass_fd, sizeof(int));
+	}
+	/* A command is far smaller than the socket's buffer, so it goes whole or not at all. */
+	if (sendmsg(qmp->fd, &message, MSG_NOSIGNAL) != (ssize_t)length) {
+		return errno ? -errno : -EIO;
+	}
+	qmp->pending[qmp->pending_count++] = name;
+	return 0;
+}

@@ -1,0 +1,39 @@
+/*
+ * The keeper's end of the control port: frames in, frames out, over one socket that leads to the
+ * guest. What comes in is hostile; a broken frame closes the port for good.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/loop.h"
+#include "wire/frame.h"
+
+struct control;
+
+struct control_events {
+	/* A whole frame has come; valid during the call. */
+	void (*frame)(void *data, const struct wire_frame *frame);
+	/* The port is of no use any more: closed by the monitor or broken by the guest. */
+	void (*failed)(void *data, const char *reason);
+	/* There is room again for bulk data. */
+	void (*writable)(void *data);
+	void *data;
+};
+
+/* Takes fd over. Returns 0 or a negative errno; then fd is still the caller's. */
+int control_new(int fd, struct loop *loop, const struct control_events *events,
+		struct control **ret_control);
+void control_free(struct control *control);
+
+/* Queues one frame. Returns 0, or -ENOBUFS when the guest has not read for too long. */
+int control_send(struct control *control, uint8_t type, uint8_t channel, uint32_t stream,
+		 const void *payload, size_t size);
+
+/* Queues EXEC in as many frames as it takes. Returns 0 or -ENOBUFS; then nothing was queued. */
+int control_send_exec(struct control *control, uint32_t stream, const uint8_t *payload,
+		      size_t size);
+
+/* Whether a whole frame of bulk data may be queued now, leaving room for control messages. */
+bool control_has_room(const struct control *control);

@@ -1,0 +1,424 @@
+/* The keeper's control port and streams against a guest that this test plays. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/io.h"
+#include "keeper/control.h"
+#include "keeper/stream.h"
+#include "wire/ctl.h"
+
+#define STREAM 7
+
+struct fixture {
+	struct loop *loop;
+	struct control *control;
+	struct stream *stream;
+	/* The guest's end, and its decoder. */
+	int guest;
+	struct wire_decoder *decoder;
+	/* The client's ends. */
+	int stdin_write;
+	int output_read[2];
+	int frame_status;
+	bool failed;
+	bool ended;
+	bool stuck;
+	struct ipc_message result;
+};
+
+static void on_frame(void *data, const struct wire_frame *frame)
+{
+	struct fixture *f = data;
+	bool started;
+
+	if (f->stream) {
+		f->frame_status = stream_frame(f->stream, frame, &started);
+	}
+}
+
+static void on_failed(void *data, const char *reason)
+{
+	struct fixture *f = data;
+
+	(void)reason;
+	f->failed = true;
+}
+
+static void on_writable(void *data)
+{
+	struct fixture *f = data;
+
+	if (f->stream) {
+		stream_writable(f->stream);
+	}
+}
+
+static void on_ended(void *data, struct stream *stream)
+{
+	struct fixture *f = data;
+
+	stream_result(stream, &f->result);
+	f->ended = true;
+	f->stream = NULL;
+	stream_free(stream);
+}
+
+static void on_stuck(void *data, struct stream *stream)
+{
+	struct fixture *f = data;
+
+	(void)stream;
+	f->stuck = true;
+	loop_stop(f->loop, 0);
+}
+
+static void stop(struct loop *loop, void *data)
+{
+	(void)data;
+	loop_stop(loop, 0);
+}
+
+/* Lets the keeper's side work for a moment. */
+static void turn(struct fixture *f)
+{
+	uint64_t timer;
+
+	assert_int_equal(loop_timer_add(f->loop, 5, stop, NULL, &timer), 0);
+	assert_true(loop_run(f->loop) >= 0);
+}
+
+static int setup_with(void **state, uint32_t timeout_seconds, bool has_stdin)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+	struct control_events control_events = {on_frame, on_failed, on_writable, f};
+	struct stream_events stream_events = {on_ended, on_stuck, f};
+	struct stream_config config = {
+		.id = STREAM, .stdin_fd = -EBADF, .timeout_seconds = timeout_seconds};
+	int pair[2], ends[2];
+
+	f->decoder = calloc(1, sizeof(*f->decoder));
+	f->stdin_write = -EBADF;
+	assert_int_equal(loop_new(&f->loop), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+	f->guest = pair[1];
+	assert_int_equal(control_new(pair[0], f->loop, &control_events, &f->control), 0);
+	if (has_stdin) {
+		assert_int_equal(pipe(ends), 0);
+		config.stdin_fd = ends[0];
+		f->stdin_write = ends[1];
+		assert_int_equal(set_nonblocking(ends[1], true), 0);
+	}
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(pipe(ends), 0);
+		f->output_read[i] = ends[0];
+		config.output_fds[i] = ends[1];
+		assert_int_equal(set_nonblocking(ends[0], true), 0);
+	}
+	assert_int_equal(stream_new(&config, f->control, f->loop, &stream_events, &f->stream), 0);
+	*state = f;
+	return 0;
+}
+
+static int setup(void **state)
+{
+	return setup_with(state, 0, true);
+}
+
+static int setup_timeout(void **state)
+{
+	return setup_with(state, 1, false);
+}
+
+static int teardown(void **state)
+{
+	struct fixture *f = *state;
+
+	stream_free(f->stream);
+	control_free(f->control);
+	loop_free(f->loop);
+	close_fd(&f->guest);
+	close_fd(&f->stdin_write);
+	close_fd(&f->output_read[0]);
+	close_fd(&f->output_read[1]);
+	free(f->decoder);
+	free(f);
+	return 0;
+}
+
+static void guest_says(struct fixture *f, uint8_t type, uint8_t channel, const void *payload,
+		       size_t size)
+{
+	uint8_t header[WIRE_HEADER_SIZE];
+
+	wire_header_encode(header, type, channel, STREAM, (uint32_t)size);
+	assert_int_equal(write_full(f->guest, header, sizeof(header)), 0);
+	if (size > 0) {
+		assert_int_equal(write_full(f->guest, payload, size), 0);
+	}
+	turn(f);
+}
+
+/* The next frame for the guest; false when there is none. */
+static bool guest_hears(struct fixture *f, struct wire_frame *ret_frame)
+{
+	size_t room;
+	uint8_t *space;
+	ssize_t got;
+	int rc = wire_decoder_next(f->decoder, ret_frame);
+
+	if (rc == 0) {
+		space = wire_decoder_space(f->decoder, &room);
+		got = read(f->guest, space, room);
+		if (got > 0) {
+			wire_decoder_filled(f->decoder, (size_t)got);
+		}
+		rc = wire_decoder_next(f->decoder, ret_frame);
+	}
+	assert_true(rc >= 0);
+	return rc > 0;
+}
+
+static void guest_exits(struct fixture *f, uint32_t kind, uint32_t value)
+{
+	struct wire_exit exit = {kind, value};
+	uint8_t payload[16];
+	int size = wire_exit_encode(&exit, payload);
+
+	guest_says(f, WIRE_EXIT, 0, payload, (size_t)size);
+}
+
+static void test_output_and_exit(void **state)
+{
+	struct fixture *f = *state;
+	char bytes[16];
+
+	guest_says(f, WIRE_DATA, 1, "out\0put", 7);
+	guest_says(f, WIRE_DATA, 2, "err", 3);
+	assert_int_equal(read(f->output_read[0], bytes, sizeof(bytes)), 7);
+	assert_memory_equal(bytes, "out\0put", 7);
+	assert_int_equal(read(f->output_read[1], bytes, sizeof(bytes)), 3);
+	assert_memory_equal(bytes, "err", 3);
+	guest_exits(f, WIRE_EXITED, 42);
+	assert_false(f->ended);
+	guest_says(f, WIRE_EOF, 1, NULL, 0);
+	assert_int_equal(read(f->output_read[0], bytes, sizeof(bytes)), 0);
+	assert_false(f->ended);
+	guest_says(f, WIRE_EOF, 2, NULL, 0);
+	assert_true(f->ended);
+	assert_int_equal(f->result.exited.exit.kind, WIRE_EXITED);
+	assert_int_equal(f->result.exited.exit.value, 42);
+	assert_int_equal(f->result.exited.stdout_bytes, 7);
+	assert_int_equal(f->result.exited.stderr_bytes, 3);
+}
+
+/* Sends until the window is used up. Returns the bytes sent. */
+static size_t fill_window(struct fixture *f)
+{
+	static const uint8_t chunk[16384];
+	size_t sent = 0;
+
+	while (sent < WIRE_WINDOW) {
+		guest_says(f, WIRE_DATA, 1, chunk, sizeof(chunk));
+		assert_int_equal(f->frame_status, 0);
+		sent += sizeof(chunk);
+	}
+	return sent;
+}
+
+static void test_guest_beyond_its_credit(void **state)
+{
+	struct fixture *f = *state;
+
+	fill_window(f);
+	/* The pipe took 64 KiB at most, and credit for them may have gone out: use that up too. */
+	for (size_t sent = 0; sent <= 65536 && f->frame_status == 0; sent += 1024) {
+		static const uint8_t more[1024];
+
+		guest_says(f, WIRE_DATA, 1, more, sizeof(more));
+	}
+	assert_int_equal(f->frame_status, -EBADMSG);
+}
+
+static void test_credit_follows_the_reader(void **state)
+{
+	struct fixture *f = *state;
+	struct wire_frame frame;
+	uint64_t credit = 0;
+	size_t sent = fill_window(f);
+	size_t got_all = 0;
+
+	while (guest_hears(f, &frame)) {
+		uint32_t value;
+
+		assert_int_equal(frame.type, WIRE_CREDIT);
+		assert_int_equal(wire_u32_decode(frame.payload, frame.length, &value), 0);
+		credit += value;
+	}
+	/* No more than what the pipe took. */
+	assert_true(credit <= 65536);
+	while (got_all < sent) {
+		static uint8_t bytes[32768];
+		ssize_t got = read(f->output_read[0], bytes, sizeof(bytes));
+
+		if (got < 0) {
+			turn(f);
+			continue;
+		}
+		got_all += (size_t)got;
+	}
+	turn(f);
+	while (guest_hears(f, &frame)) {
+		uint32_t value;
+
+		assert_int_equal(wire_u32_decode(frame.payload, frame.length, &value), 0);
+		credit += value;
+	}
+	assert_int_equal(credit, sent);
+}
+
+static void test_stdin_stops_at_the_window(void **state)
+{
+	struct fixture *f = *state;
+	static const char chunk[4096];
+	struct wire_frame frame;
+	size_t written = 0, heard = 0;
+	uint8_t payload[8];
+	int size = wire_u32_encode(1000, payload);
+
+	for (unsigned i = 0; i < 400; i++) {
+		ssize_t put = write(f->stdin_write, chunk, sizeof(chunk));
+
+		written += put > 0 ? (size_t)put : 0;
+		turn(f);
+		while (guest_hears(f, &frame)) {
+			assert_int_equal(frame.type, WIRE_DATA);
+			assert_int_equal(frame.channel, 0);
+			heard += frame.length;
+		}
+	}
+	assert_true(written > WIRE_WINDOW);
+	assert_int_equal(heard, WIRE_WINDOW);
+	guest_says(f, WIRE_CREDIT, 0, payload, (size_t)size);
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.length, 1000);
+}
+
+static void test_stdin_end(void **state)
+{
+	struct fixture *f = *state;
+	struct wire_frame frame;
+
+	assert_int_equal(write_full(f->stdin_write, "last", 4), 0);
+	close_fd(&f->stdin_write);
+	turn(f);
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.type, WIRE_DATA);
+	assert_memory_equal(frame.payload, "last", 4);
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.type, WIRE_EOF);
+}
+
+static void test_illegal_frames(void **state)
+{
+	static const struct {
+		uint8_t type;
+		uint8_t channel;
+		size_t size;
+	} cases[] = {
+		{WIRE_DATA, 0, 4},  {WIRE_DATA, 3, 4},	{WIRE_EOF, 0, 0},    {WIRE_EOF, 1, 1},
+		{WIRE_CREDIT, 0, 3}, {WIRE_CREDIT, 1, 4}, {WIRE_EXIT, 0, 4}, {WIRE_HELLO, 0, 0},
+		{WIRE_FROZEN, 0, 0}, {WIRE_EXEC, 0, 4},	{200, 0, 0},
+	};
+	struct fixture *f = *state;
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		f->frame_status = 0;
+		guest_says(f, cases[i].type, cases[i].channel, "\1\1\1\1", cases[i].size);
+		assert_int_equal(f->frame_status, -EBADMSG);
+	}
+	/* More credit than the window was never used up. */
+	guest_says(f, WIRE_CREDIT, 0, "\1\0\0\0", 4);
+	assert_int_equal(f->frame_status, -EBADMSG);
+	guest_exits(f, WIRE_EXITED, 0);
+	assert_int_equal(f->frame_status, 0);
+	guest_exits(f, WIRE_EXITED, 0);
+	assert_int_equal(f->frame_status, -EBADMSG);
+	guest_says(f, WIRE_EOF, 1, NULL, 0);
+	assert_int_equal(f->frame_status, 0);
+	guest_says(f, WIRE_DATA, 1, "x", 1);
+	assert_int_equal(f->frame_status, -EBADMSG);
+}
+
+static void test_broken_header_fails_the_port(void **state)
+{
+	struct fixture *f = *state;
+	uint8_t header[WIRE_HEADER_SIZE];
+
+	memset(header, 0xff, sizeof(header));
+	assert_int_equal(write_full(f->guest, header, sizeof(header)), 0);
+	turn(f);
+	assert_true(f->failed);
+}
+
+static void test_timeout_closes_then_gives_up(void **state)
+{
+	struct fixture *f = *state;
+	struct wire_frame frame;
+
+	assert_true(loop_run(f->loop) >= 0);
+	assert_true(f->stuck);
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.type, WIRE_CLOSE);
+	stream_result(f->stream, &f->result);
+	assert_true(f->result.exited.timed_out);
+}
+
+static void test_exec_in_pieces(void **state)
+{
+	struct fixture *f = *state;
+	size_t size = WIRE_PAYLOAD_MAX + 100;
+	_cleanup_free_ uint8_t *payload = calloc(1, size);
+	struct wire_frame frame;
+
+	assert_int_equal(control_send_exec(f->control, STREAM, payload, size), 0);
+	turn(f);
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.type, WIRE_EXEC);
+	assert_int_equal(frame.channel, 1);
+	assert_int_equal(frame.length, WIRE_PAYLOAD_MAX);
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.channel, 0);
+	assert_int_equal(frame.length, 100);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_output_and_exit, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_guest_beyond_its_credit, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_credit_follows_the_reader, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stdin_stops_at_the_window, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stdin_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_illegal_frames, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_broken_header_fails_the_port, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(test_timeout_closes_then_gives_up, setup_timeout,
+						teardown),
+		cmocka_unit_test_setup_teardown(test_exec_in_pieces, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
