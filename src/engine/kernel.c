@@ -84,6 +84,10 @@ int kernel_initramfs(struct kernel_paths *paths, const char *cache_dir, struct e
 		return err_context(err, -errno, "initramfs: %s", temporary);
 	}
 	rc = initramfs_write(fd, paths->guest, paths->modules, err);
+	/* The monitor reads it under an ID of its own; there is nothing secret in it. */
+	if (rc == 0 && fchmod(fd, 0644) < 0) {
+		rc = err_context(err, -errno, "initramfs: %s", temporary);
+	}
 	if (rc == 0 && rename(temporary, paths->initramfs) < 0) {
 		rc = err_context(err, -errno, "initramfs: %s", paths->initramfs);
 	}

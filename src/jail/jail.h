@@ -42,7 +42,8 @@ extern const struct jail_policy jail_policy_qemu;
 extern const struct jail_policy jail_policy_image;
 
 struct jail_bind {
-	/* Absolute host path of a regular file or device node; links are followed by the host. */
+	/* Absolute host path of a regular file or device node; links are followed by the host. It
+	 * is opened as the caller, but host_uid must be allowed to read the file itself. */
 	const char *host_path;
 	/* Absolute path inside; missing directories are made. NULL: the same as host_path. */
 	const char *inside_path;
@@ -77,7 +78,9 @@ struct jail {
 	const struct jail_policy *policy;
 	/* Ask for the seccomp user notifications of the policy's "notify" rules. */
 	bool notify;
-	/* RLIMIT_AS, RLIMIT_FSIZE (bytes), RLIMIT_NOFILE, RLIMIT_NPROC (threads included). 0: none.
+	/*
+	 * RLIMIT_AS, RLIMIT_FSIZE (bytes), RLIMIT_NOFILE, RLIMIT_NPROC (threads included). 0: none,
+	 * but RLIMIT_NOFILE is never above 4095 (see ENTER_PROGRAM_FD in enter.h).
 	 */
 	uint64_t address_space_bytes;
 	uint64_t file_size_bytes;
@@ -105,6 +108,13 @@ struct jail_process {
 	/* Absolute paths of the cgroup directories made for it, NUL-separated, or empty. */
 	char cgroups[1024];
 	struct jail_missing missing;
+	/* What the listed descriptors were at the start, for jail_compare: a program may
+	 * duplicate them and close the numbers that it was given. */
+	struct {
+		uint64_t device;
+		uint64_t inode;
+	} files[JAIL_FDS_MAX];
+	size_t file_count;
 };
 
 /*
@@ -114,24 +124,36 @@ struct jail_process {
  */
 int jail_add_program(struct jail *jail, const char *host_path, struct err *err);
 
-/* Adds one file. Both strings are copied. Returns 0 or -ENOSPC with err filled. */
+/*
+ * Adds one file. Both strings are copied. The same file at the same place again is no error. All
+ * binds are added this way: jail_clear frees them. Returns 0, -ENOSPC, -ENOMEM, or -EEXIST when
+ * another file has that place, with err filled.
+ */
 int jail_add_bind(struct jail *jail, const char *host_path, const char *inside_path, bool device,
 		  struct err *err);
 
-/* Adds one descriptor; the jail does not own it. Returns 0 or -ENOSPC with err filled. */
+/*
+ * Adds one descriptor; the jail does not own it. number is below 2048. Returns 0 or -ENOSPC with
+ * err filled.
+ */
 int jail_add_fd(struct jail *jail, int fd, int number, struct err *err);
 
 /* Frees what jail_add_* copied. */
 void jail_clear(struct jail *jail);
 
 /*
- * Builds the jail and starts the program in it. On success *ret_process is filled; the caller owns
- * pidfd and notify_fd, waits for the process, and calls jail_end afterwards. On failure err names
- * the step, the reason and the mend.
+ * Builds the jail and starts the program in it. Returns once the program has been executed. The
+ * process dies with the thread that calls this. host_uid and host_gid must not be 0. A root caller
+ * gives the process no supplementary group but that of a bound device. On success *ret_process is
+ * filled; the caller owns pidfd and notify_fd, waits for the process, and calls jail_end
+ * afterwards. On failure err names the step, the reason and the mend.
  */
 int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct err *err);
 
-/* Kills the process if it still lives, reaps it, removes its cgroups. Returns the wait status. */
+/*
+ * Kills the process if it still lives, reaps it, removes its cgroups. Returns the wait status as
+ * of waitpid(2), or -ECHILD when somebody else has reaped it. Leaves pidfd and notify_fd alone.
+ */
 int jail_end(struct jail_process *process);
 
 /*
@@ -146,7 +168,8 @@ int jail_describe(const struct jail *jail, char **ret_text);
 
 /*
  * Reads the live process back from /proc (IDs, capabilities, no_new_privs, seccomp mode,
- * namespaces, root, mounts, descriptors, limits) and compares it with the description. Each
+ * namespaces, root, mounts, descriptors, limits) and compares it with the description. With notify,
+ * one regular file that is not listed is taken for the one that jail_answer_open gave. Each
  * difference is appended to *ret_text as a line, owned by the caller. Returns the number of
  * differences or a negative errno.
  */

@@ -64,14 +64,16 @@ struct spec_user {
 struct spec_file {
 	/* Absolute guest path. */
 	char *path;
-	/* Any bytes but NUL; size is strlen. */
+	/* Any UTF-8 but NUL, control characters too; size is strlen. Never NULL. */
 	char *content;
+	/* 0 to 0777; 0644 when nothing is written. */
 	uint32_t mode;
 	/* "user" or "user:group"; NULL: root:root. */
 	char *owner;
 };
 
 struct spec_mount {
+	/* Absolute, or begins with "~/"; as written. */
 	char *host;
 	char *guest;
 	bool writable;
@@ -95,6 +97,7 @@ struct spec {
 	size_t network_reach_count;
 	char **network_ports;
 	size_t network_port_count;
+	/* 0: no limit was written. */
 	uint64_t network_connections_max;
 	uint64_t network_bytes_max;
 	/* True when the key is there at all; its shape is the broker's to define. */
@@ -104,6 +107,10 @@ struct spec {
 	bool readonly;
 	uint32_t timeout_seconds;
 	uint32_t warm;
+	/*
+	 * Shell lines: each is one argument of `sh -c`, so that newlines and tabs are allowed in it
+	 * (a block scalar is a script). The same holds for run and runcmd.
+	 */
 	char **warmup;
 	size_t warmup_count;
 	char *user;
@@ -111,13 +118,14 @@ struct spec {
 	size_t package_count;
 	char **run;
 	size_t run_count;
-	/* "KEY=VALUE", in the order written. */
+	/* "KEY=VALUE", in the order written; no key twice. Values may have tabs. */
 	char **env;
 	size_t env_count;
 	struct spec_user *users;
 	size_t user_count;
 	struct spec_file *files;
 	size_t file_count;
+	/* Shell lines. What was written as a list of arguments is quoted into one. */
 	char **runcmd;
 	size_t runcmd_count;
 	struct spec_mount *mounts;
@@ -125,7 +133,8 @@ struct spec {
 	/* System calls to take away from the monitor's list. */
 	char **seccomp;
 	size_t seccomp_count;
-	/* One line each, for keys that were read and have no effect here (older Boxfiles). */
+	/* One line each, "FILE:LINE:COLUMN: ...", for keys that were read and have no effect here
+	 * (older Boxfiles). */
 	char **notices;
 	size_t notice_count;
 };

@@ -7,6 +7,9 @@
 #include "wire/bytes.h"
 #include "wire/frame.h"
 
+/* The largest errno that Linux passes through a return value. */
+#define ERRNO_MAX 4095
+
 static int written(const struct wire_writer *writer)
 {
 	return writer->failed ? -EMSGSIZE : (int)writer->size;
@@ -124,7 +127,8 @@ int wire_error_decode(const uint8_t *payload, size_t size, struct wire_error *re
 	struct wire_error error = {.error = wire_get_u32(&reader)};
 
 	error.text = wire_get_string(&reader);
-	if (checked(&reader) < 0) {
+	/* An error of 0 would read as success on the way up. */
+	if (checked(&reader) < 0 || error.error == 0 || error.error > ERRNO_MAX) {
 		return -EBADMSG;
 	}
 	*ret_error = error;
@@ -144,7 +148,7 @@ int wire_exit_decode(const uint8_t *payload, size_t size, struct wire_exit *ret_
 {
 	/* What value may be, by kind: an exit code, a signal of Linux, an errno of Linux. */
 	static const uint32_t value_max[] = {
-		[WIRE_EXITED] = 255, [WIRE_SIGNALED] = 64, [WIRE_NOT_STARTED] = 4095};
+		[WIRE_EXITED] = 255, [WIRE_SIGNALED] = 64, [WIRE_NOT_STARTED] = ERRNO_MAX};
 	struct wire_reader reader = wire_reader_over(payload, size);
 	struct wire_exit exit = {
 		.kind = wire_get_u32(&reader),

@@ -121,7 +121,7 @@ struct wire_ready {
 };
 
 struct wire_error {
-	/* A positive errno. */
+	/* An errno, 1 to 4095. */
 	uint32_t error;
 	const char *text;
 };

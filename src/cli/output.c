@@ -1,0 +1,138 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "json/json.h"
+
+/* Columns of the widest table. */
+#define COLUMNS_MAX 16
+
+bool cli_is_terminal(FILE *stream)
+{
+	return isatty(fileno(stream)) == 1;
+}
+
+bool cli_has_color(FILE *stream)
+{
+	const char *off = getenv("NO_COLOR");
+	const char *terminal = getenv("TERM");
+
+	return cli_is_terminal(stream) && !(off && off[0]) && terminal &&
+	       strcmp(terminal, "dumb") != 0;
+}
+
+/* One line, without anything that could drive a terminal or begin another line. */
+static void print_line(FILE *out, const char *prefix, const char *text)
+{
+	fputs(prefix, out);
+	for (; *text; text++) {
+		unsigned char byte = (unsigned char)*text;
+
+		fputc(byte < ' ' || byte == 0x7f ? '?' : byte, out);
+	}
+	fputc('\n', out);
+}
+
+void cli_print_error(const struct err *err)
+{
+	bool color = cli_has_color(stderr);
+
+	fflush(stdout);
+	print_line(stderr,
+		   color ? "\033[1;31mbox:\033[0m " : "box: ", err->text[0] ? err->text : "failed");
+	if (err->mend[0]) {
+		print_line(stderr, color ? "\033[1mmend:\033[0m " : "mend: ", err->mend);
+	}
+}
+
+int cli_confirm(const char *question, struct err *err)
+{
+	char answer[16] = "";
+	int rc;
+
+	if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) {
+		rc = err_set(err, -EINVAL, "no-terminal", "%s: there is no terminal to ask on",
+			     question);
+		err_mend(err, "add --yes when that is what you want");
+		return rc;
+	}
+	fprintf(stderr, "%s [y/N] ", question);
+	if (!fgets(answer, sizeof(answer), stdin)) {
+		fputc('\n', stderr);
+		return false;
+	}
+	return answer[0] == 'y' || answer[0] == 'Y';
+}
+
+/* Characters, as a terminal counts them for the names that box allows. */
+static size_t width_of(const char *text)
+{
+	size_t width = 0;
+
+	for (; *text; text++) {
+		width += ((unsigned char)*text & 0xc0) != 0x80;
+	}
+	return width;
+}
+
+static void print_row(const char *const *cells, const size_t *widths, size_t columns)
+{
+	for (size_t i = 0; i < columns; i++) {
+		fputs(cells[i], stdout);
+		if (i + 1 < columns) {
+			printf("%*s", (int)(widths[i] - width_of(cells[i]) + 2), "");
+		}
+	}
+	putchar('\n');
+}
+
+static void print_plain(const char *const *cells, size_t columns, size_t rows)
+{
+	for (size_t i = 0; i < rows * columns; i++) {
+		fputs(cells[i], stdout);
+		putchar((i + 1) % columns == 0 ? '\n' : '\t');
+	}
+}
+
+void cli_print_table(const char *const *headings, const char *const *cells, size_t columns,
+		     size_t rows)
+{
+	size_t widths[COLUMNS_MAX];
+	bool bold = cli_has_color(stdout);
+
+	ASSERT(columns > 0 && columns <= COLUMNS_MAX);
+	if (!cli_is_terminal(stdout)) {
+		print_plain(cells, columns, rows);
+		return;
+	}
+	for (size_t i = 0; i < columns; i++) {
+		widths[i] = width_of(headings[i]);
+		for (size_t row = 0; row < rows; row++) {
+			widths[i] = MAX(widths[i], width_of(cells[row * columns + i]));
+		}
+	}
+	fputs(bold ? "\033[1m" : "", stdout);
+	print_row(headings, widths, columns);
+	fputs(bold ? "\033[0m" : "", stdout);
+	for (size_t row = 0; row < rows; row++) {
+		print_row(cells + row * columns, widths, columns);
+	}
+}
+
+int cli_print_json(const struct json *value, struct err *err)
+{
+	_cleanup_free_ char *text = NULL;
+	int rc = json_dump(value, JSON_DUMP_INDENT | JSON_DUMP_NEWLINE, &text);
+
+	if (rc < 0) {
+		return err_context(err, rc, "JSON");
+	}
+	fputs(text, stdout);
+	return 0;
+}

@@ -1,0 +1,108 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/text.h"
+#include "client/build.h"
+
+/* Renames are only whole once their directory is on the disk. */
+static int sync_directory(int dir_fd, const char *path)
+{
+	_cleanup_close_ int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+static int make_base(struct build *build, struct err *err)
+{
+	_cleanup_close_ int fd = openat(build->stage_fd, "data-base.ext4",
+					O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int rc;
+
+	if (fd < 0) {
+		return err_context(err, -errno, "cannot make the file of /data");
+	}
+	rc = build_run_image(build, "empty", -EBADF, fd, build->spec->data_size_bytes, NULL, err);
+	if (rc < 0) {
+		return err_context(err, rc, "/data");
+	}
+	return fsync(fd) < 0 ? err_context(err, -errno, "/data") : 0;
+}
+
+static int make_layer(struct build *build, struct err *err)
+{
+	_cleanup_close_ int fd =
+		openat(build->stage_fd, "data.qcow2", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int rc;
+
+	if (fd < 0) {
+		return err_context(err, -errno, "cannot make the file of /data");
+	}
+	rc = store_write_qcow2(fd, build->spec->data_size_bytes, err);
+	if (rc < 0) {
+		return err_context(err, rc, "/data");
+	}
+	return fsync(fd) < 0 ? err_context(err, -errno, "/data") : 0;
+}
+
+/* /data that is there keeps its size: neither growing nor shrinking is safe without a look into
+ * the file system, which the host never takes. */
+static int check_size(const struct build *build, struct err *err)
+{
+	char is[TEXT_BYTES_MAX], wanted[TEXT_BYTES_MAX];
+	struct stat status;
+	int rc;
+
+	if (fstatat(build->sandbox_fd, "data/base-0.ext4", &status, 0) < 0) {
+		return err_context(err, -errno, "/data: cannot look at base-0.ext4");
+	}
+	if ((uint64_t)status.st_size == build->spec->data_size_bytes) {
+		return 0;
+	}
+	text_format_bytes((uint64_t)status.st_size, is, sizeof(is));
+	text_format_bytes(build->spec->data_size_bytes, wanted, sizeof(wanted));
+	rc = err_set(err, -ENOTSUP, "not-available",
+		     "data_size: /data has %s and the Boxfile says %s: changing the size is not "
+		     "available yet",
+		     is, wanted);
+	err_mend(err,
+		 "set data_size back to %s, or destroy the sandbox with --data and make it "
+		 "anew",
+		 is);
+	return rc;
+}
+
+int build_data(struct build *build, struct err *err)
+{
+	int rc;
+
+	if (faccessat(build->sandbox_fd, "data/data.qcow2", F_OK, 0) == 0) {
+		return check_size(build, err);
+	}
+	if (errno != ENOENT) {
+		return err_context(err, -errno, "/data");
+	}
+	build_step(build, "data: making an empty /data");
+	rc = make_base(build, err);
+	if (rc == 0) {
+		rc = make_layer(build, err);
+	}
+	if (rc < 0) {
+		return rc;
+	}
+	if (mkdirat(build->sandbox_fd, "data", 0700) < 0 && errno != EEXIST) {
+		return err_context(err, -errno, "/data");
+	}
+	/* data.qcow2 comes last: where it is, the base below it is whole. */
+	if (renameat(build->stage_fd, "data-base.ext4", build->sandbox_fd, "data/base-0.ext4") <
+		    0 ||
+	    renameat(build->stage_fd, "data.qcow2", build->sandbox_fd, "data/data.qcow2") < 0) {
+		return err_context(err, -errno, "/data");
+	}
+	rc = sync_directory(build->sandbox_fd, "data");
+	return rc < 0 ? err_context(err, rc, "/data") : 0;
+}

@@ -1,0 +1,186 @@
+#include "client/proof.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+#include "engine/engine.h"
+#include "json/json.h"
+#include "store/store.h"
+
+/* proof.json has a dozen short strings. */
+#define PROOF_FILE_MAX ((size_t)1 << 16)
+#define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
+
+/* The strings of a proof by name, for both directions. */
+static const struct {
+	const char *key;
+	size_t offset;
+	size_t size;
+} fields[] = {
+#define FIELD(name)                                                                                \
+	{                                                                                          \
+#name, offsetof(struct proof, name), sizeof(((struct proof *)NULL)->name)          \
+	}
+	FIELD(guest_release), FIELD(guest_version), FIELD(guest_boot_id), FIELD(host_release),
+	FIELD(host_version),  FIELD(host_boot_id),  FIELD(kernel_digest), FIELD(initramfs_digest),
+	FIELD(guest_digest),  FIELD(monitor),
+#undef FIELD
+};
+
+static int read_host(struct proof *proof, struct err *err)
+{
+	_cleanup_free_ char *text = NULL;
+	struct utsname names;
+	int rc;
+
+	if (uname(&names) < 0) {
+		return err_context(err, -errno, "uname");
+	}
+	snprintf(proof->host_release, sizeof(proof->host_release), "%s", names.release);
+	snprintf(proof->host_version, sizeof(proof->host_version), "%s", names.version);
+	rc = read_file_at(AT_FDCWD, BOOT_ID_PATH, 4096, &text, NULL);
+	if (rc < 0) {
+		return err_context(err, rc, "cannot read " BOOT_ID_PATH);
+	}
+	snprintf(proof->host_boot_id, sizeof(proof->host_boot_id), "%.*s", (int)strcspn(text, "\n"),
+		 text);
+	return 0;
+}
+
+static int digest_path(const char *path, char *ret_hex, struct err *err)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0) {
+		return err_context(err, -errno, "cannot open %s", path);
+	}
+	return store_digest_file(fd, ret_hex, err);
+}
+
+static int read_files(const struct kernel_paths *paths, struct proof *proof, struct err *err)
+{
+	_cleanup_free_ char *monitor = NULL;
+	int rc = digest_path(paths->kernel, proof->kernel_digest, err);
+
+	if (rc == 0 && paths->initramfs[0]) {
+		rc = digest_path(paths->initramfs, proof->initramfs_digest, err);
+	}
+	if (rc == 0) {
+		rc = digest_path(paths->guest, proof->guest_digest, err);
+	}
+	if (rc == 0) {
+		rc = engine_identity(&monitor, err);
+	}
+	if (rc < 0) {
+		return rc;
+	}
+	for (char *c = monitor; *c; c++) {
+		*c = *c == '\n' ? ' ' : *c;
+	}
+	snprintf(proof->monitor, sizeof(proof->monitor), "%s", monitor);
+	return 0;
+}
+
+static int check(const struct proof *proof, const struct kernel_paths *paths, struct err *err)
+{
+	char inside[512];
+	size_t length = strlen(proof->guest_release);
+	int rc = kernel_version(paths->kernel, inside, sizeof(inside), err);
+
+	if (rc < 0) {
+		return rc;
+	}
+	if (length == 0 || strcmp(proof->guest_boot_id, proof->host_boot_id) == 0) {
+		return err_set(err, -EPROTO, "proof",
+			       "the machine has no kernel of its own: its boot ID is the host's");
+	}
+	if (strncmp(inside, proof->guest_release, length) != 0 || inside[length] != ' ' ||
+	    !strstr(inside + length, proof->guest_version)) {
+		return err_set(err, -EPROTO, "proof",
+			       "the machine runs another kernel than the one started: it says "
+			       "\"%s %s\", and %s is \"%s\"",
+			       proof->guest_release, proof->guest_version, paths->kernel, inside);
+	}
+	return 0;
+}
+
+int proof_take(const struct ipc_ready *ready, const struct kernel_paths *paths,
+	       struct proof *ret_proof, struct err *err)
+{
+	struct proof proof = {.taken_ns = clock_realtime_ns()};
+	int rc;
+
+	snprintf(proof.guest_release, sizeof(proof.guest_release), "%s", ready->release);
+	snprintf(proof.guest_version, sizeof(proof.guest_version), "%s", ready->version);
+	snprintf(proof.guest_boot_id, sizeof(proof.guest_boot_id), "%s", ready->boot_id);
+	rc = read_host(&proof, err);
+	if (rc == 0) {
+		rc = check(&proof, paths, err);
+	}
+	if (rc == 0) {
+		rc = read_files(paths, &proof, err);
+	}
+	if (rc == 0) {
+		*ret_proof = proof;
+	}
+	return rc;
+}
+
+int proof_write(int dir_fd, const char *path, const struct proof *proof, struct err *err)
+{
+	_cleanup_(json_freep) struct json *object = json_new_object();
+	_cleanup_free_ char *text = NULL;
+	int rc = json_set_integer(object, "taken_ns", (int64_t)proof->taken_ns);
+
+	for (size_t i = 0; rc == 0 && i < ARRAY_SIZE(fields); i++) {
+		rc = json_set_string(object, fields[i].key, (const char *)proof + fields[i].offset);
+	}
+	if (rc == 0) {
+		rc = json_dump(object, JSON_DUMP_INDENT | JSON_DUMP_NEWLINE, &text);
+	}
+	if (rc == 0) {
+		rc = write_file_at(dir_fd, path, text, strlen(text), 0600);
+	}
+	return rc < 0 ? err_context(err, rc, "cannot write %s", path) : 0;
+}
+
+int proof_read(int dir_fd, const char *path, struct proof *ret_proof, struct err *err)
+{
+	_cleanup_(json_freep) struct json *object = NULL;
+	_cleanup_free_ char *text = NULL;
+	struct proof proof = {0};
+	int64_t taken_ns = 0;
+	size_t size = 0;
+	int rc = read_file_at(dir_fd, path, PROOF_FILE_MAX, &text, &size);
+
+	if (rc == 0) {
+		rc = json_parse(text, size, &object, err);
+	}
+	if (rc < 0) {
+		return err_context(err, rc, "%s", path);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+		const char *value = json_get_string(object, fields[i].key);
+
+		if (!value) {
+			return err_set(err, -EBADMSG, "proof", "%s: %s is missing", path,
+				       fields[i].key);
+		}
+		snprintf((char *)&proof + fields[i].offset, fields[i].size, "%s", value);
+	}
+	if (json_get_integer(object, "taken_ns", &taken_ns) < 0 || taken_ns < 0) {
+		return err_set(err, -EBADMSG, "proof", "%s: taken_ns is missing", path);
+	}
+	proof.taken_ns = (uint64_t)taken_ns;
+	*ret_proof = proof;
+	return 0;
+}

@@ -1,0 +1,184 @@
+#include "guest/machine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/io.h"
+
+/* How long commands may take to end by themselves at SHUTDOWN. The caller is waiting. */
+#define GRACE_MS 100u
+/* How long killed processes may take to be gone: they may wait for a slow disk. */
+#define KILL_MS 5000u
+/* How many mounts below /data are undone; nobody has that many by accident. */
+#define NESTED_MOUNTS_MAX 64
+/* /proc/self/mountinfo as far as it is looked at. */
+#define MOUNTINFO_MAX 65536
+
+void machine_say(const char *text)
+{
+	char line[1024];
+	size_t length = strnlen(text, sizeof(line) - 16);
+
+	memcpy(line, "box-guest: ", 11);
+	memcpy(line + 11, text, length);
+	line[11 + length] = '\n';
+	/* Where there is no console there is nobody to tell. */
+	(void)!write(STDERR_FILENO, line, length + 12);
+}
+
+/* Reaps until no child is left. Returns 0 or -ETIMEDOUT. SIGCHLD is blocked. */
+static int reap_all(unsigned timeout_ms)
+{
+	uint64_t end = clock_monotonic_ns() + timeout_ms * UINT64_C(1000000);
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGCHLD);
+	for (;;) {
+		siginfo_t info = {.si_pid = 0};
+		struct timespec rest;
+		uint64_t now;
+
+		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG) < 0) {
+			return 0;
+		}
+		if (info.si_pid != 0) {
+			continue;
+		}
+		now = clock_monotonic_ns();
+		if (now >= end) {
+			return -ETIMEDOUT;
+		}
+		rest.tv_sec = (time_t)((end - now) / 1000000000u);
+		rest.tv_nsec = (long)((end - now) % 1000000000u);
+		sigtimedwait(&signals, NULL, &rest);
+	}
+}
+
+/* Ends every other process. Only process 1 of a machine may do this. */
+static int end_processes(int signal, unsigned timeout_ms)
+{
+	ASSERT(getpid() == 1);
+	kill(-1, signal);
+	return reap_all(timeout_ms);
+}
+
+/* The mount point of a line of proc(5) mountinfo, terminated in place, or NULL. */
+static char *mount_point_of(char *line)
+{
+	char *field = line;
+
+	for (int i = 0; i < 4 && field; i++) {
+		field = strchr(field, ' ');
+		if (field) {
+			field++;
+		}
+	}
+	if (field) {
+		field[strcspn(field, " ")] = '\0';
+	}
+	return field;
+}
+
+/* Unmounts the last mount below /data. Returns whether there was one and it is gone. */
+static bool unmount_nested(void)
+{
+	_cleanup_close_ int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+	static char text[MOUNTINFO_MAX];
+	char *last = NULL;
+	ssize_t got;
+
+	if (fd < 0) {
+		return false;
+	}
+	got = read_full(fd, text, sizeof(text) - 1);
+	text[MAX(got, 0)] = '\0';
+	for (char *line = text; line;) {
+		char *next = strchr(line, '\n');
+		char *point;
+
+		if (next) {
+			*next++ = '\0';
+		}
+		point = mount_point_of(line);
+		if (point && strncmp(point, "/data/", 6) == 0) {
+			last = point;
+		}
+		line = next;
+	}
+	return last && umount2(last, UMOUNT_NOFOLLOW) == 0;
+}
+
+static int unmount_data(struct machine *machine)
+{
+	if (!machine->data_mounted) {
+		return 0;
+	}
+	for (int i = 0; umount2("/data", UMOUNT_NOFOLLOW) < 0; i++) {
+		if (errno != EBUSY || i >= NESTED_MOUNTS_MAX || !unmount_nested()) {
+			return -EBUSY;
+		}
+	}
+	machine->data_mounted = false;
+	return 0;
+}
+
+int machine_freeze(void *data, struct err *err)
+{
+	struct machine *machine = data;
+	int rc = end_processes(SIGKILL, KILL_MS);
+
+	if (rc < 0) {
+		return err_set(err, rc, "freeze", "processes could not be killed");
+	}
+	rc = unmount_data(machine);
+	if (rc < 0) {
+		return err_set(err, rc, "freeze", "/data cannot be unmounted: it is in use");
+	}
+	sync();
+	return 0;
+}
+
+void machine_shutdown(void *data, bool root_too)
+{
+	struct machine *machine = data;
+
+	if (end_processes(SIGTERM, GRACE_MS) < 0) {
+		end_processes(SIGKILL, KILL_MS);
+	}
+	if (unmount_data(machine) < 0) {
+		machine_say("/data is in use; it is made read-only");
+		sync();
+		mount(NULL, "/data", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
+	}
+	if (root_too) {
+		sync();
+		if (mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY | MS_NOATIME, NULL) == 0) {
+			machine->root_readonly = true;
+		} else {
+			machine_say("the root cannot be made read-only; it was synced");
+		}
+	}
+}
+
+void machine_power_off(void)
+{
+	ASSERT(getpid() == 1);
+	kill(-1, SIGKILL);
+	sync();
+	for (;;) {
+		reboot(RB_POWER_OFF);
+		/* The kernel could not. Process 1 must not end; the host will end the machine. */
+		pause();
+	}
+}

@@ -1,0 +1,127 @@
+/*
+ * box-guest: the first process of every sandbox machine. Boots it (boot.c), then serves the host
+ * over the control port (session.c) until the machine is to end. It never returns: when it cannot
+ * go on it says why on the console and switches the machine off.
+ *
+ * It needs no protection from the kernel's memory killer: process 1 is never chosen, and so its
+ * oom_score_adj can stay 0, which commands inherit.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "guest/machine.h"
+#include "guest/session.h"
+
+/* How long the host's end may be away while nothing runs, such as before the host has opened it. */
+#define ABSENCE_MS 5000u
+/* Three pipes and a control group for every stream, and some; commands inherit it. */
+#define FILES_SOFT 4096
+/* What ordinary distributions allow programs to raise it to. */
+#define FILES_HARD 524288
+
+/* Our own bug: say so and switch off, rather than leave a panicked kernel behind. */
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+	(void)context;
+	/* Sent by a program inside; only the kernel and abort(3) are believed. */
+	if (info->si_code <= 0 && info->si_pid != getpid()) {
+		return;
+	}
+	machine_say(number == SIGABRT ? "internal error" : "crashed");
+	sync();
+	reboot(RB_POWER_OFF);
+	for (;;) {
+		pause();
+	}
+}
+
+static void set_signals(void)
+{
+	static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+	sigset_t blocked;
+
+	sigfillset(&blocked);
+	for (size_t i = 0; i < ARRAY_SIZE(faults); i++) {
+		sigaction(faults[i], &action, NULL);
+		sigdelset(&blocked, faults[i]);
+	}
+	sigprocmask(SIG_SETMASK, &blocked, NULL);
+}
+
+/* Descriptors 0 to 2 must be taken, or a pipe of a command would get one of their numbers. */
+static void hold_standard_descriptors(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/console", O_RDWR | O_NOCTTY);
+		if (fd < 0) {
+			fd = open("/dev/null", O_RDWR);
+		}
+	} while (fd >= 0 && fd <= STDERR_FILENO);
+	close_fd(&fd);
+}
+
+static int serve(struct machine *machine, struct err *err)
+{
+	const struct session_hooks hooks = {
+		.setup = machine_setup,
+		.freeze = machine_freeze,
+		.shutdown = machine_shutdown,
+		.data = machine,
+	};
+	const struct session_config config = {
+		.port_fd = machine->port_fd,
+		.cgroup_fd = machine->cgroup_fd,
+		.passwd_path = "/etc/passwd",
+		.group_path = "/etc/group",
+		.absence_ms = ABSENCE_MS,
+		.hooks = &hooks,
+	};
+	_cleanup_(session_freep) struct session *session = NULL;
+	int rc = session_new(&config, &session);
+
+	if (rc < 0) {
+		return err_context(err, rc, "cannot start serving");
+	}
+	return session_run(session, err);
+}
+
+int main(void)
+{
+	struct rlimit files = {.rlim_cur = FILES_SOFT, .rlim_max = FILES_HARD};
+	static struct machine machine;
+	struct err err = {.code = ""};
+	int rc;
+
+	if (getpid() != 1) {
+		fputs("box-guest: this is the first process of a sandbox machine; it does nothing "
+		      "elsewhere\n",
+		      stderr);
+		return EXIT_FAILURE;
+	}
+	umask(022);
+	set_signals();
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	setrlimit(RLIMIT_NOFILE, &files);
+	rc = machine_boot(&machine, &err);
+	hold_standard_descriptors();
+	if (rc == 0) {
+		rc = serve(&machine, &err);
+	}
+	if (rc < 0) {
+		machine_say(err.text);
+	}
+	machine_power_off();
+}

@@ -1,0 +1,490 @@
+/*
+ * Theory of operation.
+ *
+ * In: a struct jail, written by box itself, and descriptors that the caller opened. Out: a process
+ * that holds those descriptors and can reach nothing else, or an error that names the step.
+ *
+ * The parent (this file) checks the description, makes control groups, clones the child into new
+ * namespaces, writes the child's ID maps, moves it into its groups and lets it go on. The child
+ * (enter.c) takes the steps and executes the program. Between them is a SOCK_SEQPACKET pair: one
+ * byte down, reports up. The child's end is close-on-exec, so the end of the stream is the proof
+ * that the program was started with every step behind it.
+ *
+ * There are no optional steps. What a host may lack (landlock, a control group) is recorded in
+ * struct jail_missing; anything else that fails ends the child.
+ *
+ * What may never happen: a program that runs with part of its confinement; a process of box that
+ * keeps the host's user or group 0; a child that outlives its parent.
+ */
+#include "jail/jail.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "jail/enter.h"
+#include "sys/cgroup.h"
+#include "sys/filter.h"
+#include "sys/namespace.h"
+#include "sys/process.h"
+
+/* The cgroup namespace is made by the child, once it is in its groups. */
+#define NAMESPACES                                                                                 \
+	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
+/* A host name has at most 64 bytes, and this one also goes into messages. */
+#define NAME_BYTES_MAX 63
+
+static int refuse(const struct jail *jail, struct err *err, const char *why, const char *what)
+{
+	return err_set(err, -EINVAL, "jail", "jail of %s: bad description: %s%s%s",
+		       jail->name ? jail->name : "?", why, what ? " " : "", what ? what : "");
+}
+
+static bool is_plain_path(const char *path)
+{
+	if (!path || path[0] != '/' || strlen(path) >= PATH_MAX) {
+		return false;
+	}
+	for (const char *part = path; *part;) {
+		size_t length = strcspn(part + 1, "/");
+
+		if (length == 0 || (length == 1 && part[1] == '.') ||
+		    (length == 2 && part[1] == '.' && part[2] == '.')) {
+			return false;
+		}
+		part += length + 1;
+	}
+	return true;
+}
+
+static int check_files(const struct jail *jail, struct err *err)
+{
+	bool found = false;
+
+	if (jail->bind_count > JAIL_BINDS_MAX || jail->fd_count > JAIL_FDS_MAX) {
+		return refuse(jail, err, "too many files", NULL);
+	}
+	for (size_t i = 0; i < jail->bind_count; i++) {
+		const struct jail_bind *bind = &jail->binds[i];
+
+		if (!bind->host_path || !is_plain_path(bind->inside_path)) {
+			return refuse(jail, err, "not a plain absolute path:", bind->inside_path);
+		}
+		found |= jail->program && strcmp(bind->inside_path, jail->program) == 0;
+	}
+	if (!found) {
+		return refuse(jail, err, "the program is not among the files:", jail->program);
+	}
+	for (size_t i = 0; i < jail->fd_count; i++) {
+		if (jail->fds[i].fd < 0 || jail->fds[i].number < 0 ||
+		    jail->fds[i].number >= ENTER_STAGE_FD) {
+			return refuse(jail, err, "a descriptor is out of range", NULL);
+		}
+		for (size_t k = 0; k < i; k++) {
+			if (jail->fds[k].number == jail->fds[i].number) {
+				return refuse(jail, err, "two descriptors have one number", NULL);
+			}
+		}
+	}
+	return 0;
+}
+
+static int check_arguments(const struct jail *jail, struct err *err)
+{
+	size_t count = 0;
+
+	if (!jail->argv || !jail->argv[0]) {
+		return refuse(jail, err, "no arguments", NULL);
+	}
+	while (jail->argv[count]) {
+		if (++count > JAIL_ARGS_MAX) {
+			return refuse(jail, err, "too many arguments", NULL);
+		}
+	}
+	return 0;
+}
+
+static int check(const struct jail *jail, struct err *err)
+{
+	int rc;
+
+	if (!jail->name || !jail->name[0] || strlen(jail->name) > NAME_BYTES_MAX) {
+		return refuse(jail, err, "its name is missing or too long", NULL);
+	}
+	if (!jail->policy || !jail->policy->filter || jail->policy->count == 0) {
+		return refuse(jail, err, "no list of system calls", NULL);
+	}
+	if (jail->open_files > ENTER_PROGRAM_FD) {
+		return refuse(jail, err, "more than 4095 open files", NULL);
+	}
+	if (jail->host_uid == 0 || jail->host_gid == 0) {
+		err_set(err, -EPERM, "jail", "jail of %s: it would run as root of the host",
+			jail->name);
+		err_mend(err, "give it an unprivileged user and group ID");
+		return -EPERM;
+	}
+	if (geteuid() != 0 && (jail->host_uid != geteuid() || jail->host_gid != getegid())) {
+		err_set(err, -EPERM, "jail", "jail of %s: only root can give it user ID %u",
+			jail->name, jail->host_uid);
+		err_mend(err, "use isolation: standard, which runs it under your own ID");
+		return -EPERM;
+	}
+	rc = check_arguments(jail, err);
+	return rc == 0 ? check_files(jail, err) : rc;
+}
+
+/*
+ * A device node often belongs to a group, such as /dev/kvm to kvm. A normal user is in that group
+ * or cannot use the device. When root starts a jail, the process gets that one group besides its
+ * own, or else it could not open what it was given. Returns the group or 0.
+ */
+static gid_t device_group(const struct jail *jail)
+{
+	for (size_t i = 0; i < jail->bind_count; i++) {
+		struct stat status;
+
+		if (jail->binds[i].device && stat(jail->binds[i].host_path, &status) == 0 &&
+		    (status.st_mode & 0060) == 0060 && (status.st_mode & 0006) != 0006 &&
+		    status.st_gid != jail->host_gid) {
+			return status.st_gid;
+		}
+	}
+	return 0;
+}
+
+static void note_files(const struct jail *jail, struct jail_process *process)
+{
+	for (size_t i = 0; i < jail->fd_count; i++) {
+		struct stat status;
+
+		if (fstat(jail->fds[i].fd, &status) == 0) {
+			process->files[process->file_count].device = status.st_dev;
+			process->files[process->file_count].inode = status.st_ino;
+			process->file_count++;
+		}
+	}
+}
+
+/* Makes the control groups that are wanted; what cannot be had is noted, not an error. */
+static void make_cgroups(const struct jail *jail, struct jail_process *process)
+{
+	struct sys_cgroup_limits limits = {
+		.memory_bytes = jail->cgroup_memory_bytes,
+		.pids = jail->cgroup_pids,
+	};
+	struct jail_missing *missing = &process->missing;
+	uint64_t random = 0;
+	char name[64];
+
+	process->cgroups[0] = process->cgroups[1] = '\0';
+	if (!limits.memory_bytes && !limits.pids) {
+		return;
+	}
+	if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+		missing->cgroup = true;
+		snprintf(missing->cgroup_reason, sizeof(missing->cgroup_reason),
+			 "no random bytes for its name");
+		return;
+	}
+	snprintf(name, sizeof(name), SYS_CGROUP_PREFIX "%d-%016llx", (int)getpid(),
+		 (unsigned long long)random);
+	missing->cgroup =
+		sys_cgroup_make(name, &limits, process->cgroups, sizeof(process->cgroups),
+				missing->cgroup_reason, sizeof(missing->cgroup_reason)) < 0;
+}
+
+static void join_cgroups(struct jail_process *process)
+{
+	int rc = sys_cgroup_join(process->cgroups, process->pid);
+
+	if (rc < 0) {
+		process->missing.cgroup = true;
+		snprintf(process->missing.cgroup_reason, sizeof(process->missing.cgroup_reason),
+			 "cannot move the process into its group: %s", strerror(-rc));
+	}
+}
+
+static const char *mend_of_clone(int rc)
+{
+	if (rc == -ENOSPC || rc == -EUSERS) {
+		return "raise the number of user namespaces: sysctl user.max_user_namespaces=10000";
+	}
+	if (rc == -EPERM || rc == -EACCES) {
+		return "allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian) "
+		       "or kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu)";
+	}
+	return NULL;
+}
+
+static int fail_parent(const struct jail *jail, int rc, const char *step, struct err *err)
+{
+	err_set(err, rc, "jail", "jail of %s: %s: %s", jail->name, step, strerror(-rc));
+	return rc;
+}
+
+/* Turns the child's report into words. */
+static int fail_child(const struct jail *jail, const struct enter_report *report, struct err *err)
+{
+	const char *step = enter_step_name(report->step);
+	const char *reason = report->error == -EMEDIUMTYPE ? "not a regular file or device node"
+							   : strerror(-report->error);
+	int rc = report->error < 0 ? report->error : -EIO;
+
+	if (report->bind >= 0 && (size_t)report->bind < jail->bind_count) {
+		err_set(err, rc, "jail", "jail of %s: %s: %s: %s", jail->name, step,
+			jail->binds[report->bind].host_path, reason);
+	} else {
+		err_set(err, rc, "jail", "jail of %s: %s: %s", jail->name, step, reason);
+	}
+	if (rc == -EMFILE) {
+		err_mend(err, "raise the hard limit of open files to 4096 or more: ulimit -Hn");
+	} else if ((rc == -EPERM || rc == -EACCES) && report->bind < 0) {
+		err_mend(err, "%s", mend_of_clone(rc));
+	}
+	return rc;
+}
+
+static int write_maps(const struct jail *jail, pid_t pid, gid_t group)
+{
+	struct sys_id_map uids = {
+		.ranges = {{ENTER_ID_INSIDE, jail->host_uid, 1}},
+		.count = 1,
+	};
+	struct sys_id_map gids = {
+		.ranges = {{ENTER_ID_INSIDE, jail->host_gid, 1},
+			   {ENTER_DEVICE_GROUP_INSIDE, group, 1}},
+		.count = group ? 2 : 1,
+	};
+
+	return sys_write_id_maps(pid, &uids, &gids, geteuid() != 0);
+}
+
+/* Reads the child's reports until it runs the program or has failed. */
+static int follow(const struct jail *jail, int socket_fd, struct jail_process *process,
+		  struct err *err)
+{
+	for (;;) {
+		struct enter_report report;
+		_cleanup_close_ int fd = -EBADF;
+		ssize_t got = sys_receive_fd(socket_fd, &report, sizeof(report), &fd);
+
+		if (got < 0) {
+			return fail_parent(jail, (int)got, "listen to the child", err);
+		}
+		if (got == 0) {
+			break;
+		}
+		if (got != (ssize_t)sizeof(report)) {
+			return fail_parent(jail, -EIO, "listen to the child", err);
+		}
+		if (report.kind == ENTER_FAILED) {
+			return fail_child(jail, &report, err);
+		}
+		if (report.kind == ENTER_NO_LANDLOCK) {
+			process->missing.landlock = true;
+			snprintf(process->missing.landlock_reason,
+				 sizeof(process->missing.landlock_reason),
+				 "the kernel has none or it is not switched on (lsm=): %s",
+				 strerror(-report.error));
+		} else if (report.kind == ENTER_LISTENER && process->notify_fd < 0) {
+			process->notify_fd = TAKE_FD(fd);
+		}
+	}
+	if (jail->notify && process->notify_fd < 0) {
+		return fail_parent(jail, -ECHILD, "the child ended before its program started",
+				   err);
+	}
+	return 0;
+}
+
+/*
+ * A child that its own filter killed also ends the stream. By then its memory is gone, so its
+ * program cannot be read any more; only in that case is it worth waiting for how it ended.
+ */
+static int check_started(const struct jail *jail, const struct jail_process *process,
+			 struct err *err)
+{
+	siginfo_t info = {0};
+	char path[64], program[PATH_MAX];
+
+	snprintf(path, sizeof(path), "/proc/%d/exe", (int)process->pid);
+	if (readlink(path, program, sizeof(program)) >= 0 || errno != ENOENT) {
+		return 0;
+	}
+	if (waitid(P_PIDFD, (id_t)process->pidfd, &info, WEXITED | WNOWAIT) == 0 &&
+	    info.si_code != CLD_EXITED && info.si_status == SIGSYS) {
+		return err_set(err, -EPERM, "jail",
+			       "jail of %s: the list of system calls killed it at its start",
+			       jail->name);
+	}
+	return 0;
+}
+
+struct channel {
+	int parent_end;
+	int child_end;
+	int null_fd;
+	int self_pidfd;
+};
+
+static void close_channel(struct channel *channel)
+{
+	close_fd(&channel->parent_end);
+	close_fd(&channel->child_end);
+	close_fd(&channel->null_fd);
+	close_fd(&channel->self_pidfd);
+}
+
+static int open_channel(const struct jail *jail, struct channel *ret_channel, struct err *err)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
+		return fail_parent(jail, -errno, "make a channel", err);
+	}
+	ret_channel->parent_end = ends[0];
+	ret_channel->child_end = ends[1];
+	ret_channel->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (ret_channel->null_fd < 0) {
+		return fail_parent(jail, -errno, "open /dev/null", err);
+	}
+	ret_channel->self_pidfd = sys_pidfd_open(getpid());
+	if (ret_channel->self_pidfd < 0) {
+		return fail_parent(jail, ret_channel->self_pidfd, "open a pidfd", err);
+	}
+	return 0;
+}
+
+/* Clones the child. Signals are blocked over it, so that no handler of ours runs in the child. */
+static pid_t clone_child(const struct enter_plan *plan, int parent_end, int *ret_pidfd)
+{
+	sigset_t all, before;
+	pid_t pid;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	pid = sys_clone(NAMESPACES, ret_pidfd);
+	if (pid == 0) {
+		/* Else it would never see the parent's end close. */
+		close(parent_end);
+		enter_jail(plan);
+	}
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	return pid;
+}
+
+static int start(const struct jail *jail, struct channel *channel, struct jail_process *process,
+		 struct err *err)
+{
+	gid_t group = geteuid() == 0 ? device_group(jail) : 0;
+	struct enter_plan plan = {
+		.jail = jail,
+		.report_fd = channel->child_end,
+		.null_fd = channel->null_fd,
+		.parent_pidfd = channel->self_pidfd,
+		.replace_groups = geteuid() == 0,
+		.device_group = group != 0,
+	};
+	pid_t pid = clone_child(&plan, channel->parent_end, &process->pidfd);
+	int rc;
+
+	if (pid < 0) {
+		const char *mend = mend_of_clone(pid);
+
+		fail_parent(jail, pid, "make its namespaces", err);
+		if (mend) {
+			err_mend(err, "%s", mend);
+		}
+		return pid;
+	}
+	process->pid = pid;
+	close_fd(&channel->child_end);
+	rc = write_maps(jail, pid, group);
+	if (rc < 0) {
+		return fail_parent(jail, rc, "write its ID maps", err);
+	}
+	join_cgroups(process);
+	if (send(channel->parent_end, "", 1, MSG_NOSIGNAL) < 0) {
+		return fail_parent(jail, -errno, "let the child go on", err);
+	}
+	rc = follow(jail, channel->parent_end, process, err);
+	return rc == 0 ? check_started(jail, process, err) : rc;
+}
+
+int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct err *err)
+{
+	_cleanup_(close_channel) struct channel channel = {-EBADF, -EBADF, -EBADF, -EBADF};
+	struct jail_process process = {.pid = -1, .pidfd = -EBADF, .notify_fd = -EBADF};
+	int rc = check(jail, err);
+
+	if (rc < 0) {
+		return rc;
+	}
+	rc = open_channel(jail, &channel, err);
+	if (rc < 0) {
+		return rc;
+	}
+	note_files(jail, &process);
+	make_cgroups(jail, &process);
+	rc = start(jail, &channel, &process, err);
+	if (rc < 0) {
+		(void)jail_end(&process);
+		close_fd(&process.pidfd);
+		close_fd(&process.notify_fd);
+		return rc;
+	}
+	*ret_process = process;
+	return 0;
+}
+
+int jail_end(struct jail_process *process)
+{
+	int status = 0;
+	pid_t got;
+
+	if (process->pid > 0) {
+		(void)sys_pidfd_signal(process->pidfd, SIGKILL);
+		do {
+			got = waitpid(process->pid, &status, 0);
+		} while (got < 0 && errno == EINTR);
+		if (got < 0) {
+			status = -errno;
+		}
+		process->pid = -1;
+	}
+	(void)sys_cgroup_remove(process->cgroups);
+	process->cgroups[0] = '\0';
+	return status;
+}
+
+int jail_answer_open(int notify_fd, int fd)
+{
+	struct sys_notification notification;
+	int rc = sys_filter_receive(notify_fd, &notification);
+
+	if (rc < 0) {
+		return rc;
+	}
+	if (notification.number == SYS_openat && (notification.arguments[2] & O_ACCMODE)) {
+		return sys_filter_answer_fd(notify_fd, notification.id, fd);
+	}
+	return sys_filter_answer_error(notify_fd, notification.id, EACCES);
+}
+
+void jail_sweep_cgroups(void)
+{
+	sys_cgroup_sweep();
+}

@@ -1,0 +1,406 @@
+#include "spec/rules.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "spec/spec.h"
+
+#define LOWER "abcdefghijklmnopqrstuvwxyz"
+#define UPPER "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#define DIGITS "0123456789"
+
+/* Debian's longest package names have 80 letters; versions are shorter. */
+#define PACKAGE_MAX 256
+/* useradd(8). */
+#define USER_MAX 32
+/* RFC 1035, without the last dot. */
+#define HOST_MAX 253
+#define LABEL_MAX 63
+/* The longest name of a system call has 23 letters. */
+#define SYSCALL_MAX 64
+/* One variable; all together still fit the message that starts a command. */
+#define ENV_MAX 32768
+
+/* True when text is not empty and of these characters only. */
+static bool only(const char *text, const char *characters)
+{
+	return text[0] != '\0' && text[strspn(text, characters)] == '\0';
+}
+
+static bool has_control(const char *text, const char *allowed)
+{
+	for (; *text; text++) {
+		unsigned char byte = (unsigned char)*text;
+
+		if ((byte < 0x20 || byte == 0x7f) && !strchr(allowed, byte)) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Copies length bytes of text into out and terminates them; false when there is no room. */
+static bool cut(const char *text, size_t length, char *out, size_t capacity)
+{
+	if (length >= capacity) {
+		return false;
+	}
+	memcpy(out, text, length);
+	out[length] = '\0';
+	return true;
+}
+
+const char *spec_rule_line(const char *text)
+{
+	if (text[0] == '\0') {
+		return "is empty";
+	}
+	if (strlen(text) > SPEC_PATH_MAX) {
+		return "is too long";
+	}
+	return has_control(text, "") ? "has a control character in it" : NULL;
+}
+
+const char *spec_rule_shell(const char *text)
+{
+	if (text[strspn(text, " \t\n")] == '\0') {
+		return "is empty";
+	}
+	if (strlen(text) > SPEC_LINE_MAX) {
+		return "is longer than 65536 bytes";
+	}
+	return has_control(text, "\n\t") ? "has a control character in it" : NULL;
+}
+
+const char *spec_rule_package(const char *text)
+{
+	static const char wrong[] =
+		"is not a package name (a-z 0-9 + . -, then optionally :ARCH and =VERSION)";
+	size_t name = strspn(text, LOWER DIGITS "+.-");
+	const char *rest = text + name;
+
+	if (name == 0 || strchr("+.-", text[0]) || strlen(text) > PACKAGE_MAX) {
+		return wrong;
+	}
+	/* apt-get(8) reads a name that ends so as "remove it". */
+	if (text[name - 1] == '-') {
+		return "ends with -, which would remove the package";
+	}
+	if (*rest == ':') {
+		size_t length = strspn(rest + 1, LOWER DIGITS "-");
+
+		if (length == 0) {
+			return wrong;
+		}
+		rest += 1 + length;
+	}
+	if (*rest == '=') {
+		return only(rest + 1, LOWER UPPER DIGITS "+.~:-") ? NULL : wrong;
+	}
+	return *rest == '\0' ? NULL : wrong;
+}
+
+const char *spec_rule_env(const char *text)
+{
+	size_t key = strspn(text, LOWER UPPER DIGITS "_");
+
+	if (text[key] != '=') {
+		return strchr(text, '=') ? "has a key that is no identifier (A-Z a-z 0-9 _)"
+					 : "is not KEY=VALUE";
+	}
+	if (key == 0 || strchr(DIGITS, text[0])) {
+		return "has a key that is no identifier (A-Z a-z 0-9 _)";
+	}
+	if (strlen(text) > ENV_MAX) {
+		return "is longer than 32768 bytes";
+	}
+	if (strchr(text, '\n')) {
+		return "has a newline in its value";
+	}
+	return has_control(text, "\t") ? "has a control character in its value" : NULL;
+}
+
+const char *spec_rule_user(const char *text)
+{
+	if (!only(text, LOWER DIGITS "_-") || strchr(DIGITS "-", text[0]) ||
+	    strlen(text) > USER_MAX) {
+		return "is not a user or group name (a-z 0-9 _ -, at most 32, a letter first)";
+	}
+	return NULL;
+}
+
+const char *spec_rule_owner(const char *text)
+{
+	const char *colon = strchr(text, ':');
+	char user[USER_MAX + 1];
+
+	if (!cut(text, colon ? (size_t)(colon - text) : strlen(text), user, sizeof(user)) ||
+	    spec_rule_user(user) || (colon && spec_rule_user(colon + 1))) {
+		return "is not USER or USER:GROUP";
+	}
+	return NULL;
+}
+
+/* True when a part between slashes is empty, "." or "..". text begins with a slash. */
+static bool has_odd_part(const char *text)
+{
+	while (*text == '/') {
+		size_t length = strcspn(text + 1, "/");
+
+		if (length == 0 || (length == 1 && text[1] == '.') ||
+		    (length == 2 && text[1] == '.' && text[2] == '.')) {
+			return true;
+		}
+		text += 1 + length;
+	}
+	return false;
+}
+
+const char *spec_rule_guest_path(const char *text)
+{
+	if (text[0] != '/') {
+		return "is not an absolute path";
+	}
+	if (has_odd_part(text)) {
+		return "has an empty part, . or .. in it, or a slash at its end";
+	}
+	if (strlen(text) >= SPEC_PATH_MAX) {
+		return "is too long";
+	}
+	return only(text, LOWER UPPER DIGITS "._+@-/") ? NULL
+						       : "has a character other than A-Z a-z 0-9 "
+							 ". _ + @ - / in it";
+}
+
+const char *spec_rule_host_path(const char *text)
+{
+	const char *path = text[0] == '~' ? text + 1 : text;
+
+	if (path[0] != '/') {
+		return "is neither absolute nor begins with ~/";
+	}
+	if (has_odd_part(path)) {
+		return "has an empty part, . or .. in it, or a slash at its end";
+	}
+	return spec_rule_line(text);
+}
+
+/* A host name of letters, digits and hyphens, in labels of 1 to 63 (RFC 1123, 2.1). */
+static bool is_host_name(const char *name)
+{
+	if (strlen(name) > HOST_MAX) {
+		return false;
+	}
+	for (;;) {
+		size_t length = strspn(name, LOWER UPPER DIGITS "-");
+
+		if (length == 0 || length > LABEL_MAX || name[0] == '-' ||
+		    name[length - 1] == '-') {
+			return false;
+		}
+		if (name[length] == '\0') {
+			return true;
+		}
+		if (name[length] != '.') {
+			return false;
+		}
+		name += length + 1;
+	}
+}
+
+/* Such a name would be taken for an address by some resolvers. */
+static bool last_label_is_number(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+
+	return only(dot ? dot + 1 : name, DIGITS);
+}
+
+static bool is_port(const char *text)
+{
+	uint64_t port;
+
+	return spec_read_number(text, 10, 65535, &port) == 0 && port > 0;
+}
+
+const char *spec_rule_host_pattern(const char *text)
+{
+	static const char wrong[] =
+		"is not a host (NAME, *.NAME or an IPv4 address, then optionally :PORT)";
+	const char *colon = strchr(text, ':');
+	char host[HOST_MAX + 3];
+	struct in_addr address;
+	const char *name = host;
+
+	if (!cut(text, colon ? (size_t)(colon - text) : strlen(text), host, sizeof(host)) ||
+	    (colon && !is_port(colon + 1))) {
+		return wrong;
+	}
+	if (inet_pton(AF_INET, host, &address) == 1) {
+		return NULL;
+	}
+	if (strncmp(host, "*.", 2) == 0) {
+		name += 2;
+	}
+	return is_host_name(name) && !last_label_is_number(name) ? NULL : wrong;
+}
+
+const char *spec_rule_cidr(const char *text)
+{
+	static const char wrong[] = "is not a range of addresses (such as 10.0.0.0/8)";
+	const char *slash = strchr(text, '/');
+	unsigned char address[16] = {0};
+	char host[INET6_ADDRSTRLEN];
+	uint64_t bits, width;
+
+	if (!slash || !cut(text, (size_t)(slash - text), host, sizeof(host))) {
+		return wrong;
+	}
+	if (inet_pton(AF_INET, host, address) == 1) {
+		width = 32;
+	} else if (inet_pton(AF_INET6, host, address) == 1) {
+		width = 128;
+	} else {
+		return wrong;
+	}
+	if (spec_read_number(slash + 1, 10, width, &bits) < 0) {
+		return wrong;
+	}
+	for (uint64_t bit = bits; bit < width; bit++) {
+		if (address[bit / 8] & (0x80u >> (bit % 8))) {
+			return "has bits set behind its prefix";
+		}
+	}
+	return NULL;
+}
+
+const char *spec_rule_ports(const char *text)
+{
+	static const char wrong[] = "is not [HOST:]PORT:PORT";
+	const char *guest = strrchr(text, ':');
+	unsigned char address[16];
+	char front[INET6_ADDRSTRLEN + 16];
+	char *port, *host = front;
+	size_t length;
+
+	if (!guest || !is_port(guest + 1) ||
+	    !cut(text, (size_t)(guest - text), front, sizeof(front))) {
+		return wrong;
+	}
+	port = strrchr(front, ':');
+	if (!port) {
+		return is_port(front) ? NULL : wrong;
+	}
+	*port = '\0';
+	if (!is_port(port + 1)) {
+		return wrong;
+	}
+	length = strlen(host);
+	if (host[0] == '[' && host[length - 1] == ']') {
+		host[length - 1] = '\0';
+		return inet_pton(AF_INET6, host + 1, address) == 1 ? NULL : wrong;
+	}
+	return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, address) == 1 ? NULL
+											: wrong;
+}
+
+const char *spec_rule_syscall(const char *text)
+{
+	if (!only(text, LOWER DIGITS "_") || strchr(DIGITS, text[0]) ||
+	    strlen(text) > SYSCALL_MAX) {
+		return "is not the name of a system call";
+	}
+	return NULL;
+}
+
+const char *spec_rule_suite(const char *text)
+{
+	if (!only(text, LOWER DIGITS "-") || strchr(DIGITS "-", text[0]) ||
+	    strlen(text) > USER_MAX) {
+		return "is not a suite of Debian (such as debian/bookworm)";
+	}
+	return NULL;
+}
+
+const char *spec_rule_image_reference(const char *text)
+{
+	size_t registry = strcspn(text, "/");
+
+	/* As everywhere, the part before the first slash is a registry when a dot or a port or
+	 * "localhost" says so. */
+	if (text[registry] != '/' || !strchr(LOWER DIGITS, text[0]) ||
+	    !only(text, LOWER UPPER DIGITS "._-/:@") || strstr(text, "..") || strstr(text, "//") ||
+	    text[strlen(text) - 1] == '/' || strlen(text) >= SPEC_PATH_MAX) {
+		return "is not a base";
+	}
+	if (strcspn(text, ".:") < registry || strncmp(text, "localhost/", 10) == 0) {
+		return NULL;
+	}
+	return "is not a base";
+}
+
+int spec_read_number(const char *text, unsigned base, uint64_t maximum, uint64_t *ret_number)
+{
+	uint64_t number = 0;
+	bool too_large = false;
+
+	if (text[0] == '\0' || (base == 10 && text[0] == '0' && text[1] != '\0')) {
+		return -EINVAL;
+	}
+	for (; *text; text++) {
+		unsigned digit = (unsigned char)*text - (unsigned)'0';
+
+		if (digit >= base) {
+			return -EINVAL;
+		}
+		if (MUL_OVERFLOWS(number, (uint64_t)base, &number) ||
+		    ADD_OVERFLOWS(number, (uint64_t)digit, &number)) {
+			too_large = true;
+		}
+	}
+	if (too_large || number > maximum) {
+		return -ERANGE;
+	}
+	*ret_number = number;
+	return 0;
+}
+
+int spec_read_size(const char *text, uint64_t *ret_bytes)
+{
+	static const char units[] = "KMGTkmgt";
+	size_t digits = strspn(text, DIGITS);
+	const char *rest = text + digits;
+	uint64_t bytes, unit = 1;
+	/* 2^64 has 20 digits; more are refused as too large anyway. */
+	char number[32];
+	int rc;
+
+	if (digits == 0) {
+		return -EINVAL;
+	}
+	if (*rest != '\0') {
+		const char *found = strchr(units, *rest);
+
+		if (!found) {
+			return -EINVAL;
+		}
+		unit = UINT64_C(1) << (10 * ((size_t)(found - units) % 4 + 1));
+		rest++;
+		if (*rest != '\0' && strcmp(rest, "i") != 0 && strcmp(rest, "iB") != 0 &&
+		    strcmp(rest, "B") != 0) {
+			return -EINVAL;
+		}
+	}
+	if (!cut(text, digits, number, sizeof(number))) {
+		return -ERANGE;
+	}
+	rc = spec_read_number(number, 10, UINT64_MAX, &bytes);
+	if (rc < 0) {
+		return rc;
+	}
+	return MUL_OVERFLOWS(bytes, unit, ret_bytes) ? -ERANGE : 0;
+}

@@ -1,0 +1,41 @@
+/*
+ * Control groups for one process: memory and number of tasks.
+ *
+ * Works with a version 2 hierarchy where the caller may make groups (root, or delegated by
+ * systemd), and with the version 1 hierarchies memory and pids of hybrid hosts (cgroups(7)).
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Names are "box-<pid of the maker>-<anything>", so that leftovers of dead makers can be told. */
+#define SYS_CGROUP_PREFIX "box-"
+
+struct sys_cgroup_limits {
+	/* 0: no limit wanted. */
+	uint64_t memory_bytes;
+	uint64_t pids;
+};
+
+/*
+ * Makes one group for each hierarchy that is needed and sets the limits. The absolute paths are
+ * put into paths, NUL-separated, ended by an empty one; "" when none could be made. What could not
+ * be had is said in reason (else ""). Returns 0 when everything wanted is there, otherwise a
+ * negative errno; groups that were made are in paths in both cases.
+ */
+int sys_cgroup_make(const char *name, const struct sys_cgroup_limits *limits, char *paths,
+		    size_t paths_size, char *reason, size_t reason_size);
+
+/* Moves pid into every group of paths. Returns 0 or the first negative errno. */
+int sys_cgroup_join(const char *paths, pid_t pid);
+
+/*
+ * Removes the groups of paths, whose processes have ended; retries for up to 200 ms while the
+ * kernel lets go of them. Returns 0 or a negative errno.
+ */
+int sys_cgroup_remove(const char *paths);
+
+/* Removes empty groups whose makers are dead, where sys_cgroup_make would make them. */
+void sys_cgroup_sweep(void);

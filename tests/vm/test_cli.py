@@ -1,0 +1,302 @@
+"""The commands around a machine."""
+
+import json
+import os
+import re
+import stat
+import time
+
+from lib import TINY, Box, Failed, check, contains, copy_home, equal, test
+
+COMMANDS = ("new", "edit", "build", "run", "ls", "verify", "env", "destroy", "doctor", "help")
+
+
+@test(home="empty")
+def new_writes_a_boxfile(box):
+    result = box.run("new", "one").ok()
+    path = result.text.strip()
+    equal(path, box.path("sandboxes/one/Boxfile"), "stdout is the path")
+    check(os.path.isfile(path), "no Boxfile")
+    equal(stat.S_IMODE(os.stat(box.home).st_mode), 0o700, "mode of the home")
+    # What it writes is complete and parses: every key of it can be looked at.
+    box.run("env", "one").ok()
+    again = box.run("new", "one")
+    again.fails("one")
+    equal(box.run("ls").ok().text.count("one"), 1)
+
+
+@test(home="empty")
+def new_from_an_example(box):
+    box.run("new", "t", "--from", "tiny").ok()
+    with open(box.path("sandboxes/t/Boxfile"), encoding="utf-8") as file:
+        contains(file.read(), re.compile(r"^base: tiny", re.M))
+    box.run("new", "p", "--from", "python").ok()
+    with open(box.path("sandboxes/p/Boxfile"), encoding="utf-8") as file:
+        contains(file.read(), "python")
+    result = box.run("new", "x", "--from", "pyhton")
+    result.fails("pyhton", "python")
+    check(not os.path.exists(box.path("sandboxes/x")), "half a sandbox is left")
+
+
+def editor(box, script):
+    path = box.temporary + "/editor"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\n" + script)
+    os.chmod(path, 0o755)
+    return path
+
+
+@test(home="empty")
+def edit_parses_again(box):
+    box.make("e")
+    path = editor(box, 'echo "cpus: 3" >> "$1"; sed -i "s/^cpus: 1$//" "$1"\n')
+    box.run("edit", "e", env={"EDITOR": path}).ok()
+    with open(box.path("sandboxes/e/Boxfile"), encoding="utf-8") as file:
+        contains(file.read(), "cpus: 3")
+    path = editor(box, 'echo "cpsu: 3" >> "$1"\n')
+    result = box.run("edit", "e", env={"EDITOR": path}).exits(125)
+    contains(result.err, re.compile(r"Boxfile:\d+:\d+: .*cpsu"))
+    contains(result.err, "cpus")
+    # VISUAL comes before EDITOR, and words after the program are its arguments.
+    path = editor(box, 'test "$1" = --wait || exit 1; sed -i /cpsu/d "$2"\n')
+    box.run("edit", "e", env={"EDITOR": "/bin/false", "VISUAL": f"{path} --wait"}).ok()
+    result = box.run("edit", "e", env={"EDITOR": "/bin/false"}).exits(125)
+    contains(result.err, "/bin/false")
+    result = box.run("edit", "e", env={"EDITOR": "/no/such/editor"}).exits(125)
+    contains(result.err, "/no/such/editor")
+    os.unlink(box.temporary + "/editor")
+
+
+@test()
+def ls_in_a_pipe_on_a_terminal_and_as_json(box):
+    plain = box.run("ls").ok()
+    check(b"\x1b" not in plain.out, plain)
+    contains(plain.text, re.compile(r"^tiny\b.*\b256\b", re.M))
+    found = box.run("ls", "--json").ok().json()
+    sandboxes = found if isinstance(found, list) else found["sandboxes"]
+    equal([each["name"] for each in sandboxes], ["tiny"])
+    equal(sandboxes[0]["cpus"], 1, sandboxes)
+    code, seen = box.terminal("ls").wait()
+    equal(code, 0)
+    contains(seen, "tiny")
+    code, seen = box.terminal("ls", env={"NO_COLOR": "1"}).wait()
+    check(b"\x1b[" not in seen, seen)
+
+
+@test(home="empty")
+def ls_of_nothing(box):
+    result = box.run("ls").ok()
+    equal(result.out, b"")
+    found = box.run("ls", "--json").ok().json()
+    check(found in ([], {"sandboxes": []}), found)
+
+
+@test()
+def ls_shows_a_sandbox_whose_boxfile_is_broken(box):
+    box.run("new", "broken").ok()
+    try:
+        box.write_boxfile("broken", "cpsu: 1\n")
+        result = box.run("ls").ok()
+        contains(result.text, re.compile("^broken", re.M))
+        contains(result.text, re.compile("^tiny", re.M))
+        box.run("ls", "--json").ok().json()
+    finally:
+        box.run("destroy", "-y", "--data", "broken").ok()
+
+
+@test()
+def ls_shows_a_live_one(box):
+    running = box.start_sh("echo ready; read x", "-i", stdin=-1)
+    running.read_until(b"ready\n")
+    contains(box.run("ls").ok().text, re.compile(r"^tiny\b.*(running|live|up)", re.M))
+    running.process.stdin.close()
+    running.process.stdin = None
+    running.wait(60)
+
+
+@test(home="empty")
+def env_shows_what_commands_get(box):
+    box.make("e", TINY + 'env:\n  WORD: "two words"\n  B: "1"\n')
+    text = box.run("env", "e").ok().text
+    contains(text, "WORD")
+    contains(text, "two words")
+
+
+@test()
+def verify_says_what_it_looked_at(box):
+    result = box.run("verify", "tiny").ok()
+    contains(result.text + result.error, re.compile("kernel", re.I))
+
+
+@test(home="copy", timeout=200)
+def verify_notices_a_changed_image(box):
+    image = box.path("sandboxes/tiny/image/image.ext4")
+    with open(image, "r+b") as file:
+        file.seek(4096 * 200)
+        file.write(b"changed behind your back")
+    result = box.run("verify", "tiny")
+    check(result.code in (1, 125), result)
+    contains(result.text + result.error, re.compile("image", re.I))
+
+
+@test()
+def doctor_looks_at_this_host(box):
+    result = box.run("doctor")
+    check(result.code in (0, 1), result)
+    for word in ("kvm", "qemu", "kernel"):
+        contains(result.text, re.compile(word, re.I))
+    as_json = box.run("doctor", "--json")
+    equal(as_json.code, result.code, "with --json")
+    check(isinstance(as_json.json(), (dict, list)), as_json)
+
+
+@test(home="copy")
+def destroy_asks(box):
+    result = box.run("destroy", "tiny", input=b"y\n").exits(125)
+    contains(result.err, "-y", "without a terminal:")
+    check(os.path.exists(box.path("sandboxes/tiny/Boxfile")), "it is gone all the same")
+    terminal = box.terminal("destroy", "tiny")
+    terminal.expect(re.compile(rb"\[y/N\]"))
+    terminal.send(b"\r")
+    terminal.wait()
+    check(os.path.exists(box.path("sandboxes/tiny/Boxfile")), "gone after no answer")
+    terminal = box.terminal("destroy", "tiny")
+    terminal.expect(re.compile(rb"\[y/N\]"))
+    terminal.send(b"y\r")
+    code, seen = terminal.wait()
+    equal(code, 0, seen)
+    check(not os.path.exists(box.path("sandboxes/tiny")), "still there")
+    equal(box.run("ls").ok().out, b"")
+
+
+@test(home="copy")
+def destroy_keeps_data_unless_told(box):
+    box.sh("echo precious > /data/x; sync").ok()
+    result = box.run("destroy", "-y", "tiny").ok()
+    kept = [os.path.join(folder, name) for folder, _, names in os.walk(box.home) for name in names
+            if name == "data.qcow2"]
+    equal(len(kept), 1, "kept disks")
+    contains(result.text + result.error, os.path.dirname(os.path.dirname(kept[0])))
+
+
+@test(home="copy")
+def destroy_with_data(box):
+    box.run("destroy", "-y", "--data", "tiny").ok()
+    found = [name for _, _, names in os.walk(box.home) for name in names
+             if name.endswith((".qcow2", ".ext4"))]
+    equal(found, [], "disks")
+    box.run("run", "tiny", "--", "true").fails("tiny")
+
+
+@test(home="copy")
+def destroy_refuses_a_live_one(box):
+    running = box.start_sh("echo ready; sleep 60")
+    running.read_until(b"ready\n")
+    box.run("destroy", "-y", "tiny").fails("tiny")
+    check(running.process.poll() is None, "the machine has ended")
+    import signal
+    running.signal(signal.SIGTERM)
+    running.wait(60)
+    box.run("destroy", "-y", "tiny").ok()
+
+
+@test()
+def help_for_every_command(box):
+    overview = box.run("help").ok().text
+    equal(box.run("--help").ok().text, overview, "box --help")
+    for command in COMMANDS:
+        contains(overview, re.compile(rf"\b{command}\b"))
+        text = box.run(command, "--help").ok().text
+        contains(text, f"box {command}")
+        contains(text, re.compile(r"example", re.I), f"box {command} --help:")
+        if command != "help":
+            equal(box.run("help", command).ok().text, text, f"box help {command}")
+    contains(box.run("--version").ok().text, re.compile(r"\d+\.\d+\.\d+"))
+
+
+@test()
+def looking_is_quick(box):
+    for arguments in (("ls",), ("env", "tiny"), ("--help",)):
+        times = sorted(box.run(*arguments).ok().seconds for _ in range(9))
+        # 10 ms is the aim; the measure here contains Python's own start of a process.
+        check(times[0] < 0.05, f"box {' '.join(arguments)}: {times[0] * 1000:.1f} ms at best")
+
+
+@test(home="empty", timeout=300)
+def the_longest_names(box):
+    name = "n" * 64
+    deep = Box(os.path.join(box.home, "d" * 60, "e" * 60))
+    os.makedirs(os.path.dirname(deep.home))
+    check(len(deep.home) > 108, "not deep enough")
+    deep.make(name)
+    deep.run("build", name, timeout=200).ok()
+    equal(deep.run("run", name, "--", "hostname").ok().text, name + "\n")
+    deep.clean()
+
+
+@test(home="copy")
+def a_home_that_moved(box):
+    moved = Box(box.home + ".moved")
+    os.rename(box.home, moved.home)
+    try:
+        equal(moved.sh("echo fine").ok().out, b"fine\n")
+        moved.clean()
+    finally:
+        os.rename(moved.home, box.home)
+        os.rmdir(moved.temporary)
+
+
+@test()
+def a_relative_home(box):
+    result = box.run("ls", env={"BOX_HOME": os.path.basename(box.home)},
+                     cwd=os.path.dirname(box.home)).ok()
+    contains(result.text, "tiny")
+
+
+@test()
+def two_sandboxes_at_once(box):
+    box.run("new", "other").ok()
+    try:
+        copy_home(box.path("sandboxes/tiny"), box.path("sandboxes/other"))
+        running = [box.start_sh("hostname; sleep 1", name=name) for name in ("tiny", "other")]
+        results = [each.wait().ok() for each in running]
+        equal([each.text for each in results], ["tiny\n", "other\n"])
+        for each in results:
+            check(b"wait" not in each.err, each)
+    finally:
+        box.run("destroy", "-y", "--data", "other").ok()
+
+
+@test()
+def the_log_tells_what_ran(box):
+    box.sh("exit 9").exits(9)
+    path = box.path("log/tiny.jsonl")
+    check(os.path.exists(path), "no log/tiny.jsonl")
+    with open(path, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    check(lines and 9 in lines[-1].values(), lines[-1:])
+
+
+@test()
+def everything_in_the_home_is_private(box):
+    for folder, folders, names in os.walk(box.home):
+        for name in folders:
+            mode = stat.S_IMODE(os.lstat(os.path.join(folder, name)).st_mode)
+            check(not mode & 0o077, f"{os.path.join(folder, name)} has mode {mode:o}")
+
+
+@test()
+def box_says_when_it_emulates(box):
+    if os.path.exists("/dev/kvm"):
+        return
+    result = box.run("doctor")
+    contains(result.text, re.compile("software|emulat", re.I))
+
+
+@test()
+def time_to_give_up_is_short(box):
+    # A failing start must not wait for a machine that will never answer.
+    before = time.monotonic()
+    box.run("run", "nothing-here", "--", "true").exits(125)
+    if time.monotonic() - before > 1:
+        raise Failed("took longer than a second")
