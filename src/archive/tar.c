@@ -565,7 +565,7 @@ static int record_cut(char **at, char *end, struct record *ret_record)
 	char *equals, *stop;
 	uint64_t length;
 
-	if (!space || !tar_parse_decimal(*at, (size_t)(space - *at), &length) ||
+	if (!space || !tar_parse_decimal(*at, (size_t)(space - *at), &length) || length == 0 ||
 	    length > (uint64_t)(end - *at)) {
 		return -EBADMSG;
 	}

@@ -21,6 +21,7 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/io.h"
 
 #define WRITE_CHUNK_BYTES ((size_t)256 << 10)
 
@@ -34,6 +35,9 @@ struct hard_link {
 struct writer {
 	int dir_fd;
 	struct archive *output;
+	int out_fd;
+	/* errno of a write that failed. Nothing more is written then. */
+	int output_error;
 	char *chunk;
 	char *xattr_names;
 	char *xattr_value;
@@ -60,13 +64,36 @@ static int fail(struct err *err, int rc, const char *path)
 		       strerror(-rc));
 }
 
-static int output_fail(struct writer *writer, struct err *err)
+/*
+ * Takes a block of the archive. It never tells libarchive of a failure, since libarchive 3.6 then
+ * forgets to free its buffers; whoever writes looks at output_error afterwards.
+ */
+static la_ssize_t write_output(struct archive *output, void *data, const void *block, size_t size)
+{
+	struct writer *writer = data;
+
+	(void)output;
+	if (writer->output_error == 0) {
+		writer->output_error = -write_full(writer->out_fd, block, size);
+	}
+	return (la_ssize_t)size;
+}
+
+/* Looks at the outcome of a call to libarchive. */
+static int check_output(struct writer *writer, la_ssize_t rc, struct err *err)
 {
 	const char *why = archive_error_string(writer->output);
-	int number = archive_errno(writer->output);
 
-	return err_set(err, number > 0 ? -number : -EIO, "archive-write",
-		       "cannot write the archive: %s", why ? why : "unknown reason");
+	if (writer->output_error != 0) {
+		return err_set(err, -writer->output_error, "archive-write",
+			       "cannot write the archive: %s", strerror(writer->output_error));
+	}
+	/* A warning is about a name that is no UTF-8: it goes out as the bytes it is. */
+	if (rc < ARCHIVE_WARN) {
+		return err_set(err, -EIO, "archive-write", "cannot write the archive: %s",
+			       why ? why : "unknown reason");
+	}
+	return 0;
 }
 
 static size_t link_slot(const struct writer *writer, dev_t dev, ino_t ino)
@@ -197,6 +224,7 @@ static int copy_range(struct writer *writer, int fd, int64_t offset, int64_t siz
 	while (size > 0) {
 		size_t want = (size_t)MIN(size, (int64_t)WRITE_CHUNK_BYTES);
 		ssize_t got = pread(fd, writer->chunk, want, offset);
+		int rc;
 
 		if (got < 0 && errno == EINTR) {
 			continue;
@@ -211,8 +239,11 @@ static int copy_range(struct writer *writer, int fd, int64_t offset, int64_t siz
 				       "cannot read %s: it became shorter meanwhile",
 				       archive_quote(path, quoted));
 		}
-		if (archive_write_data(writer->output, writer->chunk, (size_t)got) != got) {
-			return output_fail(writer, err);
+		rc = check_output(writer,
+				  archive_write_data(writer->output, writer->chunk, (size_t)got),
+				  err);
+		if (rc < 0) {
+			return rc;
 		}
 		offset += got;
 		size -= got;
@@ -243,10 +274,8 @@ static int write_file(struct writer *writer, const char *path, struct archive_en
 	if (rc < 0) {
 		return fail(err, rc, path);
 	}
-	if (archive_write_header(writer->output, entry) < ARCHIVE_WARN) {
-		return output_fail(writer, err);
-	}
-	return copy_range(writer, fd, 0, status.st_size, path, err);
+	rc = check_output(writer, archive_write_header(writer->output, entry), err);
+	return rc < 0 ? rc : copy_range(writer, fd, 0, status.st_size, path, err);
 }
 
 static int write_directory(struct writer *writer, const char *path, struct archive_entry *entry,
@@ -266,10 +295,7 @@ static int write_directory(struct writer *writer, const char *path, struct archi
 	if (rc < 0) {
 		return fail(err, rc, path);
 	}
-	if (archive_write_header(writer->output, entry) < ARCHIVE_WARN) {
-		return output_fail(writer, err);
-	}
-	return 0;
+	return check_output(writer, archive_write_header(writer->output, entry), err);
 }
 
 static int add_symlink(struct writer *writer, const char *path, struct archive_entry *entry)
@@ -334,10 +360,7 @@ static int write_entry(struct writer *writer, const char *path, struct err *err)
 	} else {
 		archive_entry_set_size(entry, 0);
 	}
-	if (archive_write_header(writer->output, entry) < ARCHIVE_WARN) {
-		return output_fail(writer, err);
-	}
-	return 0;
+	return check_output(writer, archive_write_header(writer->output, entry), err);
 }
 
 static int compare_names(const struct dirent **a, const struct dirent **b)
@@ -393,7 +416,7 @@ static void writer_clear(struct writer *writer)
 	archive_write_free(writer->output);
 }
 
-static int open_output(struct writer *writer, int out_fd, struct err *err)
+static int open_output(struct writer *writer, struct err *err)
 {
 	writer->chunk = malloc(WRITE_CHUNK_BYTES);
 	writer->xattr_names = malloc(XATTR_LIST_MAX);
@@ -405,16 +428,16 @@ static int open_output(struct writer *writer, int out_fd, struct err *err)
 	}
 	if (archive_write_set_format_pax_restricted(writer->output) != ARCHIVE_OK ||
 	    archive_write_set_options(writer->output, "xattrheader=SCHILY") != ARCHIVE_OK ||
-	    archive_write_open_fd(writer->output, out_fd) != ARCHIVE_OK) {
-		return output_fail(writer, err);
+	    archive_write_open(writer->output, writer, NULL, write_output, NULL) != ARCHIVE_OK) {
+		return check_output(writer, ARCHIVE_FATAL, err);
 	}
 	return 0;
 }
 
 int archive_write_tree(int dir_fd, int out_fd, struct err *err)
 {
-	_cleanup_(writer_clear) struct writer writer = {.dir_fd = dir_fd};
-	int rc = open_output(&writer, out_fd, err);
+	_cleanup_(writer_clear) struct writer writer = {.dir_fd = dir_fd, .out_fd = out_fd};
+	int rc = open_output(&writer, err);
 
 	if (rc == 0) {
 		rc = write_entry(&writer, ".", err);
@@ -426,11 +449,8 @@ int archive_write_tree(int dir_fd, int out_fd, struct err *err)
 	}
 	if (rc < 0) {
 		/* Without its end mark the reader sees that it is cut short. */
-		archive_write_fail(writer.output);
+		writer.output_error = ECANCELED;
 		return rc;
 	}
-	if (archive_write_close(writer.output) != ARCHIVE_OK) {
-		return output_fail(&writer, err);
-	}
-	return 0;
+	return check_output(&writer, archive_write_close(writer.output), err);
 }

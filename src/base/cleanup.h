@@ -24,11 +24,13 @@ static inline void close_fd(int *fd)
 	*fd = -EBADF;
 }
 
+/* For the attribute: frees what the marked variable points to. */
 static inline void cleanup_free_pointer(void *pointer)
 {
 	free(*(void **)pointer);
 }
 
+/* For the attribute: closes the marked stream when there is one. */
 static inline void cleanup_close_file(FILE **file)
 {
 	if (*file) {

@@ -13,6 +13,9 @@
 /* Enough to serve all streams in one turn without a large array on the stack. */
 #define EVENTS_PER_WAIT 64
 
+/* A hundred years: a longer delay is never, and must not wrap around to at once. */
+#define DELAY_MAX_MS (UINT64_C(100) * 365 * 24 * 3600 * 1000)
+
 struct watch {
 	int fd;
 	/* Told apart from an earlier watch of the same slot, so that stale events are dropped. */
@@ -148,7 +151,7 @@ int loop_timer_add(struct loop *loop, uint64_t delay_ms, loop_timer_callback *ca
 			continue;
 		}
 		timer->id = ++loop->next_timer_id;
-		timer->due_ns = clock_monotonic_ns() + delay_ms * 1000000u;
+		timer->due_ns = clock_monotonic_ns() + MIN(delay_ms, DELAY_MAX_MS) * 1000000u;
 		timer->callback = callback;
 		timer->data = data;
 		loop->timer_count++;

@@ -121,6 +121,13 @@ void cli_progress_step(void *progress, const char *text);
 void cli_progress_detail(void *progress, const char *text);
 void cli_progress_end(struct cli_progress *progress);
 
+/* Says on standard error what of a Boxfile has no effect. */
+struct spec;
+void cli_print_notices(const struct spec *spec);
+
+/* Refuses a BOX_ENGINE that this version does not have. 0 or -ENOTSUP with err filled. */
+int cli_check_engine(struct err *err);
+
 /* CLOCK_MONOTONIC in ns when main began. */
 extern uint64_t cli_began_ns;
 

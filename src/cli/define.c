@@ -291,6 +291,7 @@ int cli_build(const struct cli_args *args, struct err *err)
 {
 	const char *name = args->operands[0];
 	_cleanup_(store_close) struct store store = {.home_fd = -EBADF};
+	_cleanup_(spec_freep) struct spec *spec = NULL;
 	struct client_build_result result;
 	struct cli_progress *progress = NULL;
 	struct client_build_options options = {
@@ -298,9 +299,16 @@ int cli_build(const struct cli_args *args, struct err *err)
 		.step = cli_progress_step,
 		.detail = cli_progress_detail,
 	};
-	int rc = store_open(false, &store, err);
+	int rc = cli_check_engine(err);
 
 	if (rc == 0) {
+		rc = store_open(false, &store, err);
+	}
+	if (rc == 0) {
+		rc = store_load_spec(&store, name, &spec, err);
+	}
+	if (rc == 0) {
+		cli_print_notices(spec);
 		rc = cli_progress_start(name, &progress, err);
 	}
 	if (rc < 0) {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/exit.h"
 #include "base/text.h"
@@ -20,7 +21,6 @@
 /* All command names and a few more. */
 #define NAMES_MAX 64
 
-uint64_t cli_began_ns;
 
 static bool is_later(const char *name)
 {
@@ -89,9 +89,8 @@ static int dispatch(int argc, char **argv, struct err *err)
 	int rc;
 
 	if (argc < 2) {
-		cli_print_overview();
 		rc = err_set(err, -EINVAL, "usage", "no command given");
-		err_mend(err, "`box help COMMAND` tells about one");
+		err_mend(err, "`box help` lists the commands");
 		return rc;
 	}
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
@@ -103,6 +102,29 @@ static int dispatch(int argc, char **argv, struct err *err)
 		return EXIT_OK;
 	}
 	return run_command(argc, argv, err);
+}
+
+/* Ended by a signal: as a shell tells it. */
+static int exit_code_of(int rc, const struct err *err)
+{
+	static const struct {
+		const char *code;
+		int number;
+	} signals[] = {
+		{"interrupted", SIGINT},
+		{"terminated", SIGTERM},
+		{"hung-up", SIGHUP},
+	};
+
+	if (rc >= 0) {
+		return rc;
+	}
+	for (size_t i = 0; rc == -EINTR && i < ARRAY_SIZE(signals); i++) {
+		if (strcmp(err->code, signals[i].code) == 0) {
+			return EXIT_SIGNAL_BASE + signals[i].number;
+		}
+	}
+	return EXIT_BOX_FAILED;
 }
 
 int main(int argc, char **argv)
@@ -121,8 +143,5 @@ int main(int argc, char **argv)
 		cli_print_error(&err);
 		rc = -EIO;
 	}
-	if (rc == -EINTR) {
-		return EXIT_SIGNAL_BASE + SIGINT;
-	}
-	return rc < 0 ? EXIT_BOX_FAILED : rc;
+	return exit_code_of(rc, &err);
 }

@@ -9,6 +9,9 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "json/json.h"
+#include "spec/spec.h"
+
+uint64_t cli_began_ns;
 
 /* Columns of the widest table. */
 #define COLUMNS_MAX 16
@@ -135,4 +138,27 @@ int cli_print_json(const struct json *value, struct err *err)
 	}
 	fputs(text, stdout);
 	return 0;
+}
+
+void cli_print_notices(const struct spec *spec)
+{
+	for (size_t i = 0; i < spec->notice_count; i++) {
+		print_line(stderr, "box: ", spec->notices[i]);
+	}
+}
+
+int cli_check_engine(struct err *err)
+{
+	const char *engine = getenv("BOX_ENGINE");
+	char quoted[128];
+	int rc;
+
+	if (!engine || !engine[0] || strcmp(engine, "auto") == 0 || strcmp(engine, "qemu") == 0) {
+		return 0;
+	}
+	text_quote(engine, strlen(engine), quoted, sizeof(quoted));
+	rc = err_set(err, -ENOTSUP, "not-available-yet",
+		     "BOX_ENGINE: the engine \"%s\" is not available yet", quoted);
+	err_mend(err, "unset BOX_ENGINE, or set it to qemu");
+	return rc;
 }

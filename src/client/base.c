@@ -262,6 +262,7 @@ int base_open(const struct spec *spec, int stage_fd, struct base_input *ret_inpu
 	int fd;
 
 	*ret_input = (struct base_input){.fd = -EBADF, .producer = TASK_NONE};
+	snprintf(ret_input->label, sizeof(ret_input->label), "base %s", spec->base);
 	switch (spec->base_kind) {
 	case SPEC_BASE_TINY:
 		fd = open_tiny(err);

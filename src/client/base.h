@@ -9,12 +9,17 @@
 #include "client/task.h"
 #include "spec/spec.h"
 
+/* A base as written, and a mirror's URL; what is longer is cut. */
+#define BASE_LABEL_MAX 768
+
 /* The stream that box-image reads, and who writes it. */
 struct base_input {
 	/* A regular file, or the read end of a pipe. */
 	int fd;
 	/* The writer of the pipe; pid is -1 for a regular file. */
 	struct task producer;
+	/* For messages: the base, and where it comes from. */
+	char label[BASE_LABEL_MAX];
 };
 
 /*

@@ -65,7 +65,8 @@ static int enter_child(void *data, struct err *err)
 {
 	const struct debian_job *job = data;
 	static const char *const files[] = {"/etc/subuid", "/etc/subgid"};
-	char source[64];
+	char link[64], source[PATH_MAX];
+	ssize_t length;
 
 	if (setenv("TMPDIR", job->temporary, 1) < 0) {
 		return err_context(err, -errno, "cannot set TMPDIR");
@@ -76,7 +77,13 @@ static int enter_child(void *data, struct err *err)
 	if (unshare(CLONE_NEWNS) < 0 || mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
 		return err_context(err, -errno, "cannot make a mount namespace for mmdebstrap");
 	}
-	snprintf(source, sizeof(source), "/proc/self/fd/%d", job->subids_fd);
+	/* By its path: the descriptor itself belongs to the mounts of the namespace left behind. */
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", job->subids_fd);
+	length = readlink(link, source, sizeof(source) - 1);
+	if (length < 0) {
+		return err_context(err, -errno, "cannot find the staging directory");
+	}
+	source[length] = '\0';
 	for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
 		if (mount(source, files[i], NULL, MS_BIND, NULL) < 0) {
 			return err_context(err, -errno, "cannot show mmdebstrap another %s",
@@ -191,7 +198,7 @@ static char *include_argument(const struct spec *spec)
 }
 
 static int start_mmdebstrap(const struct spec *spec, struct debian_job *job, int stdout_fd,
-			    struct task *ret_task, struct err *err)
+			    struct base_input *ret_input, struct err *err)
 {
 	_cleanup_free_ char *include = include_argument(spec);
 	const char *argv[ARGUMENTS_MAX];
@@ -206,6 +213,8 @@ static int start_mmdebstrap(const struct spec *spec, struct debian_job *job, int
 	if (!include) {
 		return err_context(err, -ENOMEM, "mmdebstrap");
 	}
+	snprintf(ret_input->label, sizeof(ret_input->label), "base %s from %s", spec->base,
+		 mirror.uri);
 	for (; count < ARRAY_SIZE(fixed_arguments); count++) {
 		argv[count] = fixed_arguments[count];
 	}
@@ -230,7 +239,7 @@ static int start_mmdebstrap(const struct spec *spec, struct debian_job *job, int
 						 .stdout_fd = stdout_fd,
 						 .body = enter_child,
 						 .data = job},
-			  ret_task, err);
+			  &ret_input->producer, err);
 }
 
 int base_open_debian(const struct spec *spec, int stage_fd, struct base_input *ret_input,
@@ -258,7 +267,7 @@ int base_open_debian(const struct spec *spec, int stage_fd, struct base_input *r
 	read_end = ends[0];
 	write_end = ends[1];
 	job.subids_fd = subids_fd;
-	rc = start_mmdebstrap(spec, &job, write_end, &ret_input->producer, err);
+	rc = start_mmdebstrap(spec, &job, write_end, ret_input, err);
 	if (rc == 0) {
 		ret_input->fd = TAKE_FD(read_end);
 	}

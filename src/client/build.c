@@ -117,7 +117,8 @@ static int make_stage(struct build *build, struct err *err)
 		int rc = -errno;
 
 		build->stage[0] = '\0';
-		return err_context(err, rc, "cannot make a staging directory");
+		return err_context(err, rc, "cannot make a staging directory in %s/sandboxes/%s",
+				   build->store->home, build->name);
 	}
 	build->stage_fd = openat(build->sandbox_fd, build->stage,
 				 O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -295,7 +296,8 @@ static int build_guarded(struct build *build, struct err *err)
 static int plan(struct build *build, bool *ret_up_to_date, struct err *err)
 {
 	_cleanup_free_ char *snapshot_key = NULL;
-	int hardware, rc;
+	char cache[PATH_MAX];
+	int rc;
 
 	*ret_up_to_date = false;
 	rc = build_image_key(build->spec, &build->image_key, err);
@@ -308,9 +310,9 @@ static int plan(struct build *build, bool *ret_up_to_date, struct err *err)
 	    faccessat(build->sandbox_fd, "snapshot/memory", R_OK, 0) < 0) {
 		return 0;
 	}
-	hardware = engine_probe_kvm(NULL);
-	rc = fingerprint_snapshot(build->spec, build->image_key, hardware > 0, &build->paths,
-				  &snapshot_key, err);
+	snprintf(cache, sizeof(cache), "%s/cache", build->store->home);
+	rc = fingerprint_snapshot(build->spec, build->image_key, engine_hardware(cache),
+				  &build->paths, &snapshot_key, err);
 	if (rc < 0) {
 		return rc;
 	}

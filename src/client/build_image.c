@@ -182,6 +182,9 @@ int build_image(struct build *build, struct err *err)
 			     &input.producer, err);
 	base_close(&input);
 	base_sweep_debian(build->stage_fd);
+	if (rc < 0 && rc != -EINTR) {
+		return err_context(err, rc, "%s", input.label);
+	}
 	if (rc == 0 && fsync(output_fd) < 0) {
 		rc = err_context(err, -errno, "cannot write the image");
 	}

@@ -84,8 +84,14 @@ static int judge_command(const struct client_result *result, const char *what, s
 {
 	int code = client_exit_code(result);
 
+	if (code == EXIT_SIGNAL_BASE + SIGTERM || code == EXIT_SIGNAL_BASE + SIGHUP) {
+		return task_interrupted(code - EXIT_SIGNAL_BASE, err);
+	}
 	if (result->interrupted || code == EXIT_SIGNAL_BASE + SIGINT) {
-		return err_set(err, -EINTR, "interrupted", "interrupted");
+		return task_interrupted(SIGINT, err);
+	}
+	if (result->reason[0]) {
+		return err_set(err, -EIO, "line-failed", "%s: %s", what, result->reason);
 	}
 	if (code == 0) {
 		return 0;
@@ -431,6 +437,9 @@ int build_snapshot(struct build *build, struct err *err)
 	if (rc == 0) {
 		build_step(build, "snapshot: saving the machine");
 		rc = client_snapshot(machine, err);
+	}
+	if (rc == 0) {
+		rc = proof_add_image(build->stage_fd, "image/image.ext4", &proof, err);
 	}
 	if (rc == 0) {
 		rc = proof_write(build->stage_fd, "snapshot/proof.json", &proof, err);

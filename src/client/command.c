@@ -435,5 +435,5 @@ int client_exit_code(const struct client_result *result)
 		return EXIT_BOX_FAILED;
 	}
 	return result->exit.value == ENOENT || result->exit.value == ENOTDIR ? EXIT_NOT_FOUND
-									      : EXIT_NOT_EXECUTABLE;
+									     : EXIT_NOT_EXECUTABLE;
 }

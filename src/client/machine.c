@@ -2,9 +2,10 @@
  * A machine as a command sees it: the keeper at the other end of a socket.
  *
  * What flows in: the caller's descriptors and signals, and the keeper's answers. What flows out:
- * the keeper's orders, and the command's bytes. From client_start to client_machine_free the signals
- * SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGWINCH are blocked and read from a signalfd, so that none
- * of them can end this process while there is something to put back: a terminal, a lock, a keeper.
+ * the keeper's orders, and the command's bytes. From client_start to client_machine_free the
+ * signals SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGWINCH are blocked and read from a signalfd, so
+ * that none of them can end this process while there is something to put back: a terminal, a lock,
+ * a keeper.
  */
 #include "client/client.h"
 

@@ -18,6 +18,8 @@
 
 /* proof.json has a dozen short strings. */
 #define PROOF_FILE_MAX ((size_t)1 << 16)
+/* Reads of this size are bound by the disk; a smaller one makes the list longer. */
+#define PIECE_BYTES ((off_t)1 << 20)
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
 
 /* The strings of a proof by name, for both directions. */
@@ -32,7 +34,7 @@ static const struct {
 	}
 	FIELD(guest_release), FIELD(guest_version), FIELD(guest_boot_id), FIELD(host_release),
 	FIELD(host_version),  FIELD(host_boot_id),  FIELD(kernel_digest), FIELD(initramfs_digest),
-	FIELD(guest_digest),  FIELD(monitor),
+	FIELD(guest_digest),  FIELD(image_digest),  FIELD(monitor),
 #undef FIELD
 };
 
@@ -133,6 +135,72 @@ int proof_take(const struct ipc_ready *ready, const struct kernel_paths *paths,
 		*ret_proof = proof;
 	}
 	return rc;
+}
+
+/* Adds one piece to the list, unless it is all zeros. */
+static int digest_piece(FILE *list, const char *bytes, size_t size, off_t offset)
+{
+	char digest[65];
+
+	/* The first byte is zero, and each equals the one before it. */
+	if (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0) {
+		return 0;
+	}
+	store_digest(bytes, size, digest);
+	return fprintf(list, "%lld %s\n", (long long)offset, digest) < 0 ? -ENOMEM : 0;
+}
+
+static int list_pieces(int fd, FILE *list)
+{
+	_cleanup_free_ char *piece = malloc(PIECE_BYTES);
+	off_t offset = 0;
+	int rc = piece ? 0 : -ENOMEM;
+
+	while (rc == 0) {
+		ssize_t got;
+
+		offset = lseek(fd, offset, SEEK_DATA);
+		if (offset < 0) {
+			return errno == ENXIO ? 0 : -errno;
+		}
+		offset -= offset % PIECE_BYTES;
+		if (lseek(fd, offset, SEEK_SET) < 0) {
+			return -errno;
+		}
+		got = read_full(fd, piece, PIECE_BYTES);
+		if (got <= 0) {
+			return (int)got;
+		}
+		rc = digest_piece(list, piece, (size_t)got, offset);
+		offset += got;
+	}
+	return rc;
+}
+
+int proof_add_image(int dir_fd, const char *path, struct proof *proof, struct err *err)
+{
+	_cleanup_close_ int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+	_cleanup_free_ char *text = NULL;
+	size_t size = 0;
+	FILE *list;
+	int rc;
+
+	if (fd < 0) {
+		return err_context(err, -errno, "cannot open the image");
+	}
+	list = open_memstream(&text, &size);
+	if (!list) {
+		return err_context(err, -ENOMEM, "image");
+	}
+	rc = list_pieces(fd, list);
+	if (fclose(list) != 0 && rc == 0) {
+		rc = -ENOMEM;
+	}
+	if (rc < 0) {
+		return err_context(err, rc, "cannot read the image");
+	}
+	store_digest(text, size, proof->image_digest);
+	return 0;
 }
 
 int proof_write(int dir_fd, const char *path, const struct proof *proof, struct err *err)

@@ -24,6 +24,7 @@ struct proof {
 	char kernel_digest[65];
 	char initramfs_digest[65];
 	char guest_digest[65];
+	char image_digest[65];
 	/* As engine_identity tells, one line. */
 	char monitor[1024];
 	/* Nanoseconds since 1970. */
@@ -37,6 +38,12 @@ struct proof {
  */
 int proof_take(const struct ipc_ready *ready, const struct kernel_paths *paths,
 	       struct proof *ret_proof, struct err *err);
+
+/*
+ * Adds the digest of a disk: of the contents of all pieces that are not zeros, wherever the file
+ * has holes. Returns 0 or a negative errno with err filled.
+ */
+int proof_add_image(int dir_fd, const char *path, struct proof *proof, struct err *err);
 
 /* Writes and reads it as JSON, path below dir_fd. Return 0 or a negative errno with err filled. */
 int proof_write(int dir_fd, const char *path, const struct proof *proof, struct err *err);

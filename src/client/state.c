@@ -95,6 +95,9 @@ static void compare(struct client_verify_result *result)
 	if (strcmp(built->initramfs_digest, now->initramfs_digest) != 0) {
 		differ(result, "the initramfs has changed since the build");
 	}
+	if (strcmp(built->image_digest, now->image_digest) != 0) {
+		differ(result, "the image has changed since the build");
+	}
 	if (strcmp(built->guest_digest, now->guest_digest) != 0) {
 		differ(result, "box-guest has changed since the build");
 	}
@@ -181,6 +184,9 @@ int client_verify(struct store *store, const char *name, const struct client_sta
 	}
 	if (rc == 0) {
 		rc = proof_take(&ready, &paths, &result.now, err);
+	}
+	if (rc == 0) {
+		rc = proof_add_image(sandbox_fd, "image/image.ext4", &result.now, err);
 	}
 	if (rc < 0) {
 		return rc;

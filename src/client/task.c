@@ -146,6 +146,29 @@ static void reap_task(struct task *task)
 	task->ended = true;
 }
 
+/* Keeps the line as the reason of a failure, unless a better one was there: one that names the
+ * program ("box-image: …", and what to do below it) or is marked as an error ("E: …"). */
+static void keep_line(struct task *task)
+{
+	char *line = task->line;
+	size_t prefix = strlen(task->name);
+	bool named;
+
+	line[task->filled] = '\0';
+	named = strncmp(line, task->name, prefix) == 0 && line[prefix] == ':';
+	if (named) {
+		line += prefix + 1 + (line[prefix + 1] == ' ');
+	}
+	if (named || strncmp(line, "E: ", 3) == 0 || !task->reason_found) {
+		snprintf(task->last_line, sizeof(task->last_line), "%s", line);
+		task->mend[0] = '\0';
+	} else if (task->reason_named) {
+		snprintf(task->mend, sizeof(task->mend), "%s", line);
+	}
+	task->reason_found = task->reason_found || named || strncmp(line, "E: ", 3) == 0;
+	task->reason_named = named;
+}
+
 static void emit_line(struct task *task, const struct task_watch *watch)
 {
 	char quoted[TASK_LINE_MAX * TEXT_QUOTE_GROWTH + 1];
@@ -154,8 +177,7 @@ static void emit_line(struct task *task, const struct task_watch *watch)
 		task->filled--;
 	}
 	if (task->filled > 0) {
-		memcpy(task->last_line, task->line, task->filled);
-		task->last_line[task->filled] = '\0';
+		keep_line(task);
 		text_quote(task->line, task->filled, quoted, sizeof(quoted));
 		if (watch && watch->line) {
 			watch->line(watch->data, task, quoted);
@@ -203,7 +225,8 @@ struct wait {
 	/* CLOCK_MONOTONIC in ns of the next harsher step; 0: none. */
 	uint64_t deadline_ns;
 	bool terminating;
-	bool interrupted;
+	/* The signal that ended it, or 0. */
+	int interrupted;
 };
 
 static void set_deadline(struct wait *wait, uint64_t delay_ms)
@@ -271,7 +294,7 @@ static void handle_events(struct wait *wait, const struct pollfd *polled)
 	struct signalfd_siginfo signal_info;
 
 	if (polled[0].revents && read(polled[0].fd, &signal_info, sizeof(signal_info)) > 0) {
-		wait->interrupted = true;
+		wait->interrupted = (int)signal_info.ssi_signo;
 		escalate(wait);
 	}
 	for (size_t i = 0; i < wait->count; i++) {
@@ -294,7 +317,7 @@ static void handle_events(struct wait *wait, const struct pollfd *polled)
 /* The deadline has passed: what that means depends on who is left. */
 static void handle_deadline(struct wait *wait)
 {
-	bool failed = wait->interrupted || wait->terminating;
+	bool failed = wait->interrupted != 0 || wait->terminating;
 
 	for (size_t i = 0; i < wait->count; i++) {
 		failed = failed || task_failed(&wait->tasks[i]);
@@ -324,13 +347,22 @@ static void describe_failure(const struct task *task, char *text, size_t size)
 		 quoted[0] ? ": " : "", quoted);
 }
 
+int task_interrupted(int number, struct err *err)
+{
+	const char *code = number == SIGTERM  ? "terminated"
+			   : number == SIGHUP ? "hung-up"
+					      : "interrupted";
+
+	return err_set(err, -EINTR, code, "%s", code);
+}
+
 static int judge(const struct wait *wait, struct err *err)
 {
 	char text[sizeof(err->text)] = "";
 	bool disk_full = false;
 
 	if (wait->interrupted) {
-		return err_set(err, -EINTR, "interrupted", "interrupted");
+		return task_interrupted(wait->interrupted, err);
 	}
 	for (size_t i = 0; i < wait->count; i++) {
 		const struct task *task = &wait->tasks[i];
@@ -349,7 +381,13 @@ static int judge(const struct wait *wait, struct err *err)
 		err_mend(err, "free some space, or set BOX_HOME to a directory on another disk");
 		return rc;
 	}
-	return err_set(err, -EIO, "build-failed", "%s", text);
+	err_set(err, -EIO, "build-failed", "%s", text);
+	for (size_t i = 0; i < wait->count; i++) {
+		if (task_failed(&wait->tasks[i]) && wait->tasks[i].mend[0]) {
+			err_mend(err, "%s", wait->tasks[i].mend);
+		}
+	}
+	return -EIO;
 }
 
 int tasks_wait(struct task *tasks, size_t count, const struct task_watch *watch, struct err *err)

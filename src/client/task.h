@@ -31,8 +31,11 @@ struct task {
 	int status;
 	char line[TASK_LINE_MAX];
 	size_t filled;
-	/* The last line that was not empty: mostly the reason of a failure. */
+	/* The line that most likely says why it failed, and the one that says what to do. */
 	char last_line[TASK_LINE_MAX];
+	char mend[TASK_LINE_MAX];
+	bool reason_found;
+	bool reason_named;
 };
 
 struct task_options {
@@ -76,6 +79,10 @@ int task_start(const struct task_options *options, struct task *ret_task, struct
  * so).
  */
 int tasks_wait(struct task *tasks, size_t count, const struct task_watch *watch, struct err *err);
+
+/* The error for a signal that ended a wait: -EINTR, code "interrupted", "terminated" or "hung-up".
+ */
+int task_interrupted(int number, struct err *err);
 
 /* Ends a task that may still run, by SIGTERM and after ten seconds SIGKILL, and reaps it. */
 void task_end(struct task *task);

@@ -19,8 +19,8 @@ static void print_identity(FILE *out, const char *label, const char *path)
 	}
 	fprintf(out, "%s=%s %llx:%llx %lld %lld.%09ld %lld.%09ld\n", label, path,
 		(unsigned long long)status.st_dev, (unsigned long long)status.st_ino,
-		(long long)status.st_size, (long long)status.st_mtim.tv_sec,
-		status.st_mtim.tv_nsec, (long long)status.st_ctim.tv_sec, status.st_ctim.tv_nsec);
+		(long long)status.st_size, (long long)status.st_mtim.tv_sec, status.st_mtim.tv_nsec,
+		(long long)status.st_ctim.tv_sec, status.st_ctim.tv_nsec);
 }
 
 int fingerprint_snapshot(const struct spec *spec, const char *image_key, bool hardware,

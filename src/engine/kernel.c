@@ -66,8 +66,8 @@ int kernel_initramfs(struct kernel_paths *paths, const char *cache_dir, struct e
 		return err_context(err, -errno, "initramfs: %s", paths->guest);
 	}
 	if (snprintf(paths->initramfs, PATH_MAX, "%s/initramfs-%llx-%llx-%llx-%llx-%llx.cpio",
-		     cache_dir, (unsigned long long)guest.st_ino,
-		     (unsigned long long)guest.st_size, (unsigned long long)guest.st_mtim.tv_sec,
+		     cache_dir, (unsigned long long)guest.st_ino, (unsigned long long)guest.st_size,
+		     (unsigned long long)guest.st_mtim.tv_sec,
 		     (unsigned long long)guest.st_mtim.tv_nsec,
 		     (unsigned long long)modules.st_ino) >= PATH_MAX) {
 		return err_context(err, -ENAMETOOLONG, "initramfs");

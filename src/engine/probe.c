@@ -65,8 +65,8 @@ static int probe_open(struct probe *probe)
 		return errno ? -errno : -EINVAL;
 	}
 	probe->run_size = (size_t)size;
-	probe->run = mmap(NULL, probe->run_size, PROT_READ | PROT_WRITE, MAP_SHARED, probe->vcpu_fd,
-			  0);
+	probe->run =
+		mmap(NULL, probe->run_size, PROT_READ | PROT_WRITE, MAP_SHARED, probe->vcpu_fd, 0);
 	return probe->run == MAP_FAILED ? -errno : 0;
 }
 
@@ -134,9 +134,10 @@ int engine_probe_kvm(struct err *err)
 	int64_t took = 0;
 
 	if (probe.kvm_fd < 0 && errno == ENOENT) {
-		return refuse(err, "kvm-missing", "there is none",
-			      "switch hardware virtualization on in the firmware, or load kvm_intel "
-			      "or kvm_amd; box works without it, more slowly");
+		return refuse(
+			err, "kvm-missing", "there is none",
+			"switch hardware virtualization on in the firmware, or load kvm_intel "
+			"or kvm_amd; box works without it, more slowly");
 	}
 	if (probe.kvm_fd < 0) {
 		return refuse(err, "kvm-not-permitted", strerror(errno),
@@ -160,7 +161,8 @@ int engine_probe_kvm(struct err *err)
 			      "it cannot run a guest here; box works without it, more slowly");
 	}
 	if (best > PROBE_LIMIT_NS) {
-		return refuse(err, "kvm-interprets", "it interprets guest code instead of running it",
+		return refuse(err, "kvm-interprets",
+			      "it interprets guest code instead of running it",
 			      "this host has no real hardware virtualization; box uses software "
 			      "emulation, which is faster than that");
 	}

@@ -147,10 +147,11 @@ static int add_layer(struct engine *engine, const struct engine_disk *disk, size
 		return number;
 	}
 	add_option(engine, "-add-fd", arena_print(engine, "fd=%d,set=%d", number, number));
-	add_option(engine, "-blockdev",
-		   arena_print(engine,
-			       "driver=file,node-name=%s-f%zu,filename=/dev/fdset/%d,locking=off,%s",
-			       disk->serial, layer, number, access));
+	add_option(
+		engine, "-blockdev",
+		arena_print(engine,
+			    "driver=file,node-name=%s-f%zu,filename=/dev/fdset/%d,locking=off,%s",
+			    disk->serial, layer, number, access));
 	if (what->qcow2 && layer > 0) {
 		backing = arena_print(engine, ",backing=%s-%zu", disk->serial, layer - 1);
 	}
@@ -209,9 +210,9 @@ static void add_machine(struct engine *engine)
 				       config->ram_mib, MEMORY_INSIDE,
 				       engine->restoring ? "off" : "on"));
 	} else {
-		add_option(engine, "-object",
-			   arena_print(engine, "memory-backend-ram,id=m0,size=%uM",
-				       config->ram_mib));
+		add_option(
+			engine, "-object",
+			arena_print(engine, "memory-backend-ram,id=m0,size=%uM", config->ram_mib));
 	}
 	add_argument(engine, "-nodefaults");
 	add_argument(engine, "-no-user-config");
@@ -379,8 +380,7 @@ static void on_notification(struct loop *loop, int fd, uint32_t events, void *da
 {
 	struct engine *engine = data;
 
-	if (!(events & EPOLLIN) ||
-	    jail_answer_open(fd, engine->config.memory_fd) == -ENOENT) {
+	if (!(events & EPOLLIN) || jail_answer_open(fd, engine->config.memory_fd) == -ENOENT) {
 		loop_remove(loop, fd);
 	}
 }
@@ -397,17 +397,19 @@ static void on_complaint(struct loop *loop, int fd, uint32_t events, void *data)
 	}
 }
 
-/* Starts loading the snapshot as soon as QEMU listens. All three go out at once. */
+/*
+ * Starts loading the snapshot as soon as QEMU listens. All goes out at once, and no byte more than
+ * is needed, for QEMU reads this channel byte by byte. When the state cannot be loaded QEMU ends.
+ */
 static int send_restore(struct engine *engine)
 {
 	char uri[64];
 	int number = engine->next_number - 1;
 	int rc;
 
-	snprintf(uri, sizeof(uri), "{\"uri\": \"fd:%d\"}", number);
+	snprintf(uri, sizeof(uri), "{\"uri\":\"fd:%d\"}", number);
 	rc = qmp_send(engine->qmp, "migrate-set-capabilities",
-		      "{\"capabilities\": [{\"capability\": \"x-ignore-shared\", \"state\": true},"
-		      " {\"capability\": \"events\", \"state\": true}]}",
+		      "{\"capabilities\":[{\"capability\":\"x-ignore-shared\",\"state\":true}]}",
 		      -1);
 	return rc < 0 ? rc : qmp_send(engine->qmp, "migrate-incoming", uri, -1);
 }
@@ -420,12 +422,22 @@ static void on_greeting(struct engine *engine)
 	}
 }
 
-static void on_migrated(struct engine *engine)
+static void on_done(struct engine *engine, const char *command)
 {
-	if (engine->phase == PHASE_LOADING) {
+	void (*paused)(void *) = engine->paused;
+
+	if (engine->phase == PHASE_LOADING && strcmp(command, "migrate-incoming") == 0) {
 		engine->phase = PHASE_RUNNING;
 		engine->events.running(engine->events.data);
-	} else if (engine->phase == PHASE_SAVING) {
+	} else if (strcmp(command, "stop") == 0 && paused) {
+		engine->paused = NULL;
+		paused(engine->paused_data);
+	}
+}
+
+static void on_migrated(struct engine *engine)
+{
+	if (engine->phase == PHASE_SAVING) {
 		engine->phase = PHASE_QUITTING;
 		engine->events.snapshot_done(engine->events.data);
 	}
@@ -434,17 +446,13 @@ static void on_migrated(struct engine *engine)
 static void on_qmp(void *data, enum qmp_event event, const char *text)
 {
 	struct engine *engine = data;
-	void (*paused)(void *) = engine->paused;
 
 	switch (event) {
 	case QMP_GREETING:
 		on_greeting(engine);
 		break;
 	case QMP_DONE:
-		if (strcmp(text, "stop") == 0 && paused) {
-			engine->paused = NULL;
-			paused(engine->paused_data);
-		}
+		on_done(engine, text);
 		break;
 	case QMP_MIGRATED:
 		on_migrated(engine);

@@ -190,8 +190,8 @@ int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_
 	char text[1024];
 	struct iovec bytes = {.iov_base = text};
 	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
-	int length = snprintf(text, sizeof(text), "{\"execute\": \"%s\"%s%s}\n", name,
-			      arguments ? ", \"arguments\": " : "", arguments ? arguments : "");
+	int length = snprintf(text, sizeof(text), "{\"execute\":\"%s\"%s%s}\n", name,
+			      arguments ? ",\"arguments\":" : "", arguments ? arguments : "");
 
 	ASSERT(length > 0 && (size_t)length < sizeof(text));
 	ASSERT(qmp->pending_count < PENDING_MAX);

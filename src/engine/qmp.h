@@ -29,6 +29,7 @@ enum qmp_event {
 	QMP_CLOSED,
 };
 
+/* Called from the loop. text is borrowed for the call; the callback may free the qmp. */
 typedef void qmp_callback(void *data, enum qmp_event event, const char *text);
 
 /* Takes the connected socket fd. Returns 0 or a negative errno; then fd is still the caller's. */

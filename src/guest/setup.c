@@ -81,17 +81,19 @@ static int set_clock(uint64_t realtime_ns)
 }
 
 /* random(4): adds the host's seed as entropy, then makes the generator start from it at once. */
-static int reseed(int random_fd, const uint8_t *seed)
+static int reseed(int random_fd, const uint8_t *setup_seed)
 {
+	/* struct rand_pool_info with its buffer. */
 	struct {
-		struct rand_pool_info info;
+		int entropy_bits;
+		int bytes;
 		uint8_t seed[WIRE_SEED_SIZE];
-	} pool = {.info = {.entropy_count = WIRE_SEED_SIZE * 8, .buf_size = WIRE_SEED_SIZE}};
+	} pool = {.entropy_bits = WIRE_SEED_SIZE * 8, .bytes = WIRE_SEED_SIZE};
 	int rc = 0;
 
-	_Static_assert(offsetof(__typeof__(pool), seed) == sizeof(struct rand_pool_info),
+	_Static_assert(offsetof(__typeof__(pool), seed) == offsetof(struct rand_pool_info, buf),
 		       "the seed is the pool's buffer");
-	memcpy(pool.seed, seed, sizeof(pool.seed));
+	memcpy(pool.seed, setup_seed, sizeof(pool.seed));
 	if (ioctl(random_fd, RNDADDENTROPY, &pool) < 0 || ioctl(random_fd, RNDRESEEDCRNG) < 0) {
 		rc = -errno;
 	}

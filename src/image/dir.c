@@ -337,36 +337,36 @@ static int write_layout(struct layout *layout, ext2_ino_t ino, struct ext2_inode
 
 /* All entries with "." and ".." in front, when they fit into one block. */
 static int lay_out(struct layout *layout, ext2_ino_t ino, ext2_ino_t parent,
-		   const struct dir_entry *entries, uint32_t count, uint32_t min_blocks)
+		   const struct dir_list *list)
 {
 	_cleanup_free_ struct dir_entry *all = NULL;
 	uint64_t bytes = 2 * (uint64_t)entry_bytes(1);
 
-	for (uint32_t i = 0; i < count; i++) {
-		bytes += entry_bytes(entries[i].name_size);
+	for (uint32_t i = 0; i < list->count; i++) {
+		bytes += entry_bytes(list->entries[i].name_size);
 	}
 	if (bytes > LEAF_BYTES) {
-		return lay_out_tree(layout, ino, parent, entries, count);
+		return lay_out_tree(layout, ino, parent, list->entries, list->count);
 	}
-	all = calloc((size_t)count + 2, sizeof(*all));
+	all = calloc((size_t)list->count + 2, sizeof(*all));
 	if (!all) {
 		return -ENOMEM;
 	}
 	all[0] = dot(ino);
 	all[1] = dot_dot(parent);
-	if (count > 0) {
-		memcpy(all + 2, entries, count * sizeof(*all));
+	if (list->count > 0) {
+		memcpy(all + 2, list->entries, list->count * sizeof(*all));
 	}
-	return lay_out_flat(layout, all, count + 2, min_blocks);
+	return lay_out_flat(layout, all, list->count + 2, list->min_blocks);
 }
 
-int dir_write(struct ext4 *image, ext2_ino_t ino, ext2_ino_t parent,
-	      const struct dir_entry *entries, uint32_t count, uint32_t min_blocks, struct err *err)
+int dir_write(struct ext4 *image, ext2_ino_t ino, ext2_ino_t parent, const struct dir_list *list,
+	      struct err *err)
 {
 	_cleanup_(layout_clear) struct layout layout = {.image = image};
 	struct ext2_inode_large inode;
 	uint32_t links = 2;
-	int rc = lay_out(&layout, ino, parent, entries, count, min_blocks);
+	int rc = lay_out(&layout, ino, parent, list);
 
 	if (rc == -EFBIG) {
 		return err_set(err, rc, "image-failed", "image: a directory has too many names");
@@ -378,8 +378,8 @@ int dir_write(struct ext4 *image, ext2_ino_t ino, ext2_ino_t parent,
 	if (rc < 0) {
 		return rc;
 	}
-	for (uint32_t i = 0; i < count; i++) {
-		links += entries[i].type == EXT2_FT_DIR;
+	for (uint32_t i = 0; i < list->count; i++) {
+		links += list->entries[i].type == EXT2_FT_DIR;
 	}
 	inode.i_links_count = (uint16_t)(links >= DIRECTORY_LINKS_MAX ? 1 : links);
 	rc = write_layout(&layout, ino, &inode, err);

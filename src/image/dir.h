@@ -13,11 +13,17 @@ struct dir_entry {
 	ext2_ino_t ino;
 };
 
+struct dir_list {
+	const struct dir_entry *entries;
+	uint32_t count;
+	/* Blocks that are taken at least; 0 is as many as are needed. */
+	uint32_t min_blocks;
+};
+
 /*
  * Writes the blocks of directory ino, whose inode is in place without data, and updates that
  * inode. Names that do not fit in one block get a hash index (htree), as the kernel makes it.
- * min_blocks (0 or more) are taken at least. Returns as ext4.h says.
+ * Returns as ext4.h says.
  */
-int dir_write(struct ext4 *image, ext2_ino_t ino, ext2_ino_t parent,
-	      const struct dir_entry *entries, uint32_t count, uint32_t min_blocks,
+int dir_write(struct ext4 *image, ext2_ino_t ino, ext2_ino_t parent, const struct dir_list *list,
 	      struct err *err);

@@ -112,7 +112,9 @@ static errcode_t lay_out(struct ext4 *image, const struct image_options *options
 	parameters.s_inode_size = 256;
 	parameters.s_inodes_count = (uint32_t)(options->size_bytes / EXT4_BYTES_PER_INODE);
 	parameters.s_log_groups_per_flex = LOG_GROUPS_PER_FLEX;
-	ext2fs_blocks_count_set(&parameters, options->size_bytes / EXT4_BLOCK_BYTES);
+	/* Of exactly 16 TiB the last block has a number that libext2fs does not take. */
+	ext2fs_blocks_count_set(&parameters,
+				MIN(options->size_bytes / EXT4_BLOCK_BYTES, UINT32_MAX));
 	set_features(&parameters);
 	code = ext2fs_initialize(name, EXT2_FLAG_64BITS, &parameters, unixfd_io_manager,
 				 &image->fs);
@@ -334,13 +336,18 @@ int ext4_write_blocks(struct ext4 *image, blk64_t first, const void *data, uint3
 
 uint64_t ext4_size_for(uint64_t blocks, uint64_t inodes)
 {
-	/* Inode tables take 1/64; bitmaps, descriptors and their copies far less than 1/128. */
-	uint64_t size = blocks * EXT4_BLOCK_BYTES;
-	int journal;
+	/* A last group without room for its own tables is left out. */
+	uint64_t content = blocks * EXT4_BLOCK_BYTES + ((uint64_t)1 << 20);
+	uint64_t size = MAX(content, inodes * EXT4_BYTES_PER_INODE);
 
-	size += size / 64 + size / 128;
-	size = MAX(size, inodes * EXT4_BYTES_PER_INODE);
-	journal = ext2fs_default_journal_size(size / EXT4_BLOCK_BYTES);
-	size += (uint64_t)MAX(journal, 1024) * EXT4_BLOCK_BYTES;
+	/* A journal that grows with the image makes it larger once more, and then no more. */
+	for (int round = 0; round < 3; round++) {
+		int journal = ext2fs_default_journal_size(size / EXT4_BLOCK_BYTES);
+		/* Inode tables take 1/64; bitmaps, descriptors and their copies not 1/128. */
+		uint64_t needed = content + size / 64 + size / 128 +
+				  (uint64_t)MAX(journal, 1024) * EXT4_BLOCK_BYTES;
+
+		size = MAX(size, needed);
+	}
 	return MAX(size, IMAGE_SIZE_MIN);
 }

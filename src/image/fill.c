@@ -432,6 +432,7 @@ static int write_directory(struct fill *fill, const struct children *children, u
 	uint32_t count = 0, parent, parent_of_name;
 	ext2_ino_t ino = fill->inodes[id];
 	bool need_lost_found = id == 0;
+	struct dir_list list;
 	enum archive_type type;
 
 	entries = calloc((size_t)(to - from) + 1, sizeof(*entries));
@@ -457,8 +458,12 @@ static int write_directory(struct fill *fill, const struct children *children, u
 	if (need_lost_found) {
 		entries[count++] = lost_found_entry(fill);
 	}
-	return dir_write(&fill->image, ino, fill->inodes[parent], entries, count,
-			 ino == fill->lost_found ? LOST_FOUND_BLOCKS : 0, err);
+	list = (struct dir_list){
+		.entries = entries,
+		.count = count,
+		.min_blocks = ino == fill->lost_found ? LOST_FOUND_BLOCKS : 0,
+	};
+	return dir_write(&fill->image, ino, fill->inodes[parent], &list, err);
 }
 
 /* The root and lost+found exist before anything comes. */
@@ -482,6 +487,13 @@ static int make_first_directories(struct fill *fill, struct err *err)
 	return rc < 0 ? rc : ext4_write_inode(&fill->image, fill->lost_found, &inode, err);
 }
 
+static int write_lost_found(struct fill *fill, struct err *err)
+{
+	struct dir_list list = {.min_blocks = LOST_FOUND_BLOCKS};
+
+	return dir_write(&fill->image, fill->lost_found, EXT2_ROOT_INO, &list, err);
+}
+
 static int write_directories(struct fill *fill, struct err *err)
 {
 	_cleanup_(children_clear) struct children children = {0};
@@ -502,8 +514,7 @@ static int write_directories(struct fill *fill, struct err *err)
 		}
 	}
 	if (rc == 0 && need_lost_found) {
-		rc = dir_write(&fill->image, fill->lost_found, EXT2_ROOT_INO, NULL, 0,
-			       LOST_FOUND_BLOCKS, err);
+		rc = write_lost_found(fill, err);
 	}
 	return rc;
 }
@@ -512,6 +523,7 @@ int image_make_empty(int out_fd, const struct image_options *options, struct err
 {
 	_cleanup_(fill_clear) struct fill fill = {0};
 	struct dir_entry entry;
+	struct dir_list root = {.entries = &entry, .count = 1};
 	int rc = ext4_create(out_fd, options, &fill.image, err);
 
 	if (rc == 0) {
@@ -519,11 +531,10 @@ int image_make_empty(int out_fd, const struct image_options *options, struct err
 	}
 	if (rc == 0) {
 		entry = lost_found_entry(&fill);
-		rc = dir_write(&fill.image, EXT2_ROOT_INO, EXT2_ROOT_INO, &entry, 1, 0, err);
+		rc = dir_write(&fill.image, EXT2_ROOT_INO, EXT2_ROOT_INO, &root, err);
 	}
 	if (rc == 0) {
-		rc = dir_write(&fill.image, fill.lost_found, EXT2_ROOT_INO, NULL, 0,
-			       LOST_FOUND_BLOCKS, err);
+		rc = write_lost_found(&fill, err);
 	}
 	if (rc == 0) {
 		rc = ext4_finish(&fill.image, err);

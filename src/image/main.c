@@ -161,11 +161,12 @@ static int run(int argc, char **argv, struct err *err)
 
 int main(int argc, char **argv)
 {
+	const struct sigaction ignore = {.sa_handler = SIG_IGN};
 	struct err err = {0};
 
 	/* A limit on the file or a closed progress pipe comes back as an error, not as a death. */
-	signal(SIGXFSZ, SIG_IGN);
-	signal(SIGPIPE, SIG_IGN);
+	sigaction(SIGXFSZ, &ignore, NULL);
+	sigaction(SIGPIPE, &ignore, NULL);
 	if (run(argc, argv, &err) < 0) {
 		fprintf(stderr, "box-image: %s\n", err.text);
 		if (err.mend[0]) {

@@ -53,7 +53,7 @@ struct entry {
 	int bind;
 };
 
-/* The parent writes the ID maps and sets up the control groups, then sends one byte. */
+/* The parent writes the ID maps, then sends one byte. */
 static int wait_for_parent(struct entry *entry)
 {
 	char byte;
@@ -63,6 +63,20 @@ static int wait_for_parent(struct entry *entry)
 		return -errno;
 	}
 	return got == 1 ? 0 : -ECANCELED;
+}
+
+static int tell(struct entry *entry, uint32_t kind, int error, int fd)
+{
+	struct enter_report report = {.kind = kind, .error = error, .bind = -1};
+
+	return sys_send_fd(entry->report_fd, &report, sizeof(report), fd);
+}
+
+static int join_cgroups(struct entry *entry)
+{
+	int rc = sys_cgroup_move_self(&entry->plan->cgroups);
+
+	return rc < 0 ? tell(entry, ENTER_NO_CGROUP, rc, -EBADF) : 0;
 }
 
 static int leave_cgroup(struct entry *entry)
@@ -332,9 +346,7 @@ static int enter_landlock(struct entry *entry)
 	int rc = sys_landlock_new(&ruleset_fd);
 
 	if (rc == -ENOSYS || rc == -EOPNOTSUPP) {
-		struct enter_report report = {.kind = ENTER_NO_LANDLOCK, .error = rc, .bind = -1};
-
-		return sys_send_fd(entry->report_fd, &report, sizeof(report), -EBADF);
+		return tell(entry, ENTER_NO_LANDLOCK, rc, -EBADF);
 	}
 	if (rc == 0) {
 		rc = allow_path(ruleset_fd, "/", false);
@@ -350,14 +362,13 @@ static int enter_landlock(struct entry *entry)
 static int enter_seccomp(struct entry *entry)
 {
 	const struct jail_policy *policy = entry->jail->policy;
-	struct enter_report report = {.kind = ENTER_LISTENER, .bind = -1};
 	int listener = -EBADF;
 	int rc = sys_filter_load(policy->filter, policy->count,
 				 entry->jail->notify ? &listener : NULL);
 
 	if (rc == 0 && listener >= 0) {
 		/* Close-on-exec takes the child's own copy away. */
-		rc = sys_send_fd(entry->report_fd, &report, sizeof(report), listener);
+		rc = tell(entry, ENTER_LISTENER, 0, listener);
 	}
 	return rc;
 }
@@ -383,6 +394,7 @@ static const struct {
 } steps[] = {
 	{"reset the signals", reset_signals},
 	{"wait for the parent", wait_for_parent},
+	{"join its control groups", join_cgroups},
 	{"make a cgroup namespace", leave_cgroup},
 	{"open the bound files", open_binds},
 	{"take its IDs", take_ids},

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include "jail/jail.h"
+#include "sys/cgroup.h"
 
 /* Who the process is inside, whatever it is on the host. */
 #define ENTER_ID_INSIDE 1000
@@ -33,6 +34,8 @@ struct enter_plan {
 	bool replace_groups;
 	/* The process keeps ENTER_DEVICE_GROUP_INSIDE, to open a bound device. */
 	bool device_group;
+	/* Into the control groups that were made for it. */
+	struct sys_cgroup_way cgroups;
 };
 
 #define JAIL_LIMITS 5
@@ -57,6 +60,8 @@ enum enter_report_kind {
 	ENTER_NO_LANDLOCK = 2,
 	/* The message carries the seccomp notification descriptor. */
 	ENTER_LISTENER = 3,
+	/* It could not move into its control groups: error says why. The child goes on. */
+	ENTER_NO_CGROUP = 4,
 };
 
 /* What the child tells. The end of the stream without ENTER_FAILED means that it runs. */

@@ -5,7 +5,7 @@
  * that holds those descriptors and can reach nothing else, or an error that names the step.
  *
  * The parent (this file) checks the description, makes control groups, clones the child into new
- * namespaces, writes the child's ID maps, moves it into its groups and lets it go on. The child
+ * namespaces, writes the child's ID maps and lets it go on. The child
  * (enter.c) takes the steps and executes the program. Between them is a SOCK_SEQPACKET pair: one
  * byte down, reports up. The child's end is close-on-exec, so the end of the stream is the proof
  * that the program was started with every step behind it.
@@ -35,17 +35,20 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "jail/enter.h"
 #include "sys/cgroup.h"
 #include "sys/filter.h"
 #include "sys/namespace.h"
 #include "sys/process.h"
 
-/* The cgroup namespace is made by the child, once it is in its groups. */
+/* The cgroup namespace is made by the child, once it has joined its groups. */
 #define NAMESPACES                                                                                 \
 	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 /* A host name has at most 64 bytes, and this one also goes into messages. */
 #define NAME_BYTES_MAX 63
+/* Seven numbers. */
+#define STATM_BYTES_MAX 256
 
 static int refuse(const struct jail *jail, struct err *err, const char *why, const char *what)
 {
@@ -206,15 +209,11 @@ static void make_cgroups(const struct jail *jail, struct jail_process *process)
 				missing->cgroup_reason, sizeof(missing->cgroup_reason)) < 0;
 }
 
-static void join_cgroups(struct jail_process *process)
+static void miss_cgroup(struct jail_process *process, int rc)
 {
-	int rc = sys_cgroup_join(process->cgroups, process->pid);
-
-	if (rc < 0) {
-		process->missing.cgroup = true;
-		snprintf(process->missing.cgroup_reason, sizeof(process->missing.cgroup_reason),
-			 "cannot move the process into its group: %s", strerror(-rc));
-	}
+	process->missing.cgroup = true;
+	snprintf(process->missing.cgroup_reason, sizeof(process->missing.cgroup_reason),
+		 "the process cannot join its group: %s", strerror(-rc));
 }
 
 static const char *mend_of_clone(int rc)
@@ -293,7 +292,9 @@ static int follow(const struct jail *jail, int socket_fd, struct jail_process *p
 		if (report.kind == ENTER_FAILED) {
 			return fail_child(jail, &report, err);
 		}
-		if (report.kind == ENTER_NO_LANDLOCK) {
+		if (report.kind == ENTER_NO_CGROUP) {
+			miss_cgroup(process, report.error);
+		} else if (report.kind == ENTER_NO_LANDLOCK) {
 			process->missing.landlock = true;
 			snprintf(process->missing.landlock_reason,
 				 sizeof(process->missing.landlock_reason),
@@ -311,17 +312,19 @@ static int follow(const struct jail *jail, int socket_fd, struct jail_process *p
 }
 
 /*
- * A child that its own filter killed also ends the stream. By then its memory is gone, so its
- * program cannot be read any more; only in that case is it worth waiting for how it ended.
+ * A child that its own filter killed also ends the stream. By then its memory is gone (proc(5),
+ * statm); only in that case is it worth waiting for how it ended.
  */
 static int check_started(const struct jail *jail, const struct jail_process *process,
 			 struct err *err)
 {
+	_cleanup_free_ char *sizes = NULL;
 	siginfo_t info = {0};
-	char path[64], program[PATH_MAX];
+	char path[64];
 
-	snprintf(path, sizeof(path), "/proc/%d/exe", (int)process->pid);
-	if (readlink(path, program, sizeof(program)) >= 0 || errno != ENOENT) {
+	snprintf(path, sizeof(path), "/proc/%d/statm", (int)process->pid);
+	if (read_file_at(AT_FDCWD, path, STATM_BYTES_MAX, &sizes, NULL) == 0 &&
+	    strncmp(sizes, "0 ", 2) != 0) {
 		return 0;
 	}
 	if (waitid(P_PIDFD, (id_t)process->pidfd, &info, WEXITED | WNOWAIT) == 0 &&
@@ -376,13 +379,40 @@ static pid_t clone_child(const struct enter_plan *plan, int parent_end, int *ret
 
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
-	pid = sys_clone(NAMESPACES, ret_pidfd);
+	pid = sys_clone(NAMESPACES, plan->cgroups.born_in_fd, ret_pidfd);
 	if (pid == 0) {
 		/* Else it would never see the parent's end close. */
 		close(parent_end);
 		enter_jail(plan);
 	}
 	sigprocmask(SIG_SETMASK, &before, NULL);
+	return pid;
+}
+
+/*
+ * Clones with the way into its control groups. A version 2 group can refuse the child at its birth;
+ * it then starts without, and that is noted.
+ */
+static pid_t clone_into_cgroups(struct enter_plan *plan, int parent_end,
+				struct jail_process *process)
+{
+	int rc = sys_cgroup_open(process->cgroups, &plan->cgroups);
+	pid_t pid;
+
+	if (rc < 0) {
+		miss_cgroup(process, rc);
+		sys_cgroup_close(&plan->cgroups);
+	}
+	pid = clone_child(plan, parent_end, &process->pidfd);
+	if (pid < 0 && plan->cgroups.born_in_fd >= 0) {
+		close_fd(&plan->cgroups.born_in_fd);
+		rc = pid;
+		pid = clone_child(plan, parent_end, &process->pidfd);
+		if (pid > 0) {
+			miss_cgroup(process, rc);
+		}
+	}
+	sys_cgroup_close(&plan->cgroups);
 	return pid;
 }
 
@@ -398,7 +428,7 @@ static int start(const struct jail *jail, struct channel *channel, struct jail_p
 		.replace_groups = geteuid() == 0,
 		.device_group = group != 0,
 	};
-	pid_t pid = clone_child(&plan, channel->parent_end, &process->pidfd);
+	pid_t pid = clone_into_cgroups(&plan, channel->parent_end, process);
 	int rc;
 
 	if (pid < 0) {
@@ -414,9 +444,13 @@ static int start(const struct jail *jail, struct channel *channel, struct jail_p
 	close_fd(&channel->child_end);
 	rc = write_maps(jail, pid, group);
 	if (rc < 0) {
-		return fail_parent(jail, rc, "write its ID maps", err);
+		fail_parent(jail, rc, "write its ID maps", err);
+		/* The files of a process that is not dumpable belong to root. */
+		if (rc == -EACCES) {
+			err_mend(err, "the process that starts jails must be dumpable");
+		}
+		return rc;
 	}
-	join_cgroups(process);
 	if (send(channel->parent_end, "", 1, MSG_NOSIGNAL) < 0) {
 		return fail_parent(jail, -errno, "let the child go on", err);
 	}

@@ -73,6 +73,7 @@ JSON_CHECKED int json_append_string(struct json *array, const char *value);
 JSON_CHECKED int json_append_integer(struct json *array, int64_t value);
 JSON_CHECKED int json_append_child(struct json *array, struct json *child);
 
+/* What kind of value it is. json is not NULL. */
 enum json_kind json_kind(const struct json *json);
 
 /*

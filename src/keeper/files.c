@@ -99,8 +99,8 @@ static int open_restore(struct files *files, const struct ipc_start *start, stru
 			return *targets[i];
 		}
 	}
-	if (fstat(files->memory_fd, &memory) < 0 ||
-	    memory.st_size != (off_t)files->spec->ram_mib << 20) {
+	if (fstat(files->memory_fd, &memory) < 0 || memory.st_size != (off_t)files->spec->ram_mib
+									      << 20) {
 		err_set(err, -EINVAL, "bad-snapshot", "%s: snapshot/memory has the wrong size",
 			start->name);
 		err_mend(err, "make it again: box build --no-cache %s", start->name);
@@ -157,7 +157,8 @@ static int open_snapshot(struct files *files, const struct ipc_start *start, str
 	return 0;
 }
 
-/* Software emulation does not touch all memory at once, so only a plain impossibility is refused. */
+/* Software emulation does not touch all memory at once, so only a plain impossibility is refused.
+ */
 static int check_memory(const struct spec *spec, struct err *err)
 {
 	_cleanup_free_ char *text = NULL;
@@ -281,9 +282,9 @@ int files_sync_snapshot(const struct files *files, int devices_fd, struct err *e
 
 void files_close(struct files *files)
 {
-	int *const fds[] = {&files->image_fd,	  &files->snapshot_root_fd, &files->overlay_fd,
-			    &files->memory_fd,	  &files->devices_fd,	    &files->data_base_fd,
-			    &files->data_fd,	  &files->sandbox_fd};
+	int *const fds[] = {&files->image_fd,  &files->snapshot_root_fd, &files->overlay_fd,
+			    &files->memory_fd, &files->devices_fd,	 &files->data_base_fd,
+			    &files->data_fd,   &files->sandbox_fd};
 
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
 		close_fd(fds[i]);

@@ -44,8 +44,7 @@ void files_describe(const struct files *files, const struct ipc_start *start,
 		    struct engine_config *config);
 
 /* Makes stage/snapshot/devices, open for writing. Returns a descriptor or a negative errno. */
-int files_create_devices(const struct files *files, const struct ipc_start *start,
-			 struct err *err);
+int files_create_devices(const struct files *files, const struct ipc_start *start, struct err *err);
 
 /* Puts memory, devices and root of a new snapshot on the disk. 0 or a negative errno. */
 int files_sync_snapshot(const struct files *files, int devices_fd, struct err *err);

@@ -125,7 +125,8 @@ static const char *panic_line(struct keeper *keeper)
 	if (line) {
 		line[strcspn(line, "\r\n")] = '\0';
 		for (char *c = line; *c; c++) {
-			/* A guest's text is shown to a person: nothing in it may drive a terminal. */
+			/* A guest's text is shown to a person: nothing in it may drive a terminal.
+			 */
 			if (*c < ' ' || *c > '~') {
 				*c = '?';
 			}
@@ -233,9 +234,8 @@ void keeper_frozen(struct keeper *keeper)
 	int rc;
 
 	keeper->snapshot_fd = files_create_devices(&keeper->files, &keeper->start, &err);
-	rc = keeper->snapshot_fd < 0
-		     ? keeper->snapshot_fd
-		     : engine_snapshot(keeper->engine, keeper->snapshot_fd, &err);
+	rc = keeper->snapshot_fd < 0 ? keeper->snapshot_fd
+				     : engine_snapshot(keeper->engine, keeper->snapshot_fd, &err);
 	if (rc < 0) {
 		keeper_fail(keeper, &err);
 	}
@@ -358,7 +358,8 @@ static int run(struct keeper *keeper)
 	}
 	if (rc < 0) {
 		err_context(&err, rc, "keeper");
-		/* The context names a part of box that a person need not know when there is a text. */
+		/* The context names a part of box that a person need not know when there is a text.
+		 */
 		if (strncmp(err.text, "keeper: ", 8) == 0 && strcmp(err.code, "system") != 0) {
 			memmove(err.text, err.text + 8, strlen(err.text + 8) + 1);
 		}

@@ -61,24 +61,30 @@ struct keeper {
  */
 int keeper_run(int client_fd);
 
+/* Ends the keeper with a reason for the client; the first one counts. */
 void keeper_fail(struct keeper *keeper, const struct err *err);
-void keeper_fail_text(struct keeper *keeper, const char *code, const char *text,
-		      const char *mend);
+void keeper_fail_text(struct keeper *keeper, const char *code, const char *text, const char *mend);
+/* Ask the guest to get ready for a snapshot, or to write everything and go down. */
 int keeper_freeze(struct keeper *keeper);
 int keeper_shutdown(struct keeper *keeper);
+/* The guest has answered: take the snapshot, or end the machine. */
 void keeper_frozen(struct keeper *keeper);
 void keeper_gone_down(struct keeper *keeper);
 /* Reads what the kernel has said; returns what recv(2) did. */
 ssize_t keeper_read_console(struct keeper *keeper);
 
 /* session.c: the guest's frames and the client's messages */
+/* Called by the control port. */
 void keeper_frame(void *data, const struct wire_frame *frame);
 void keeper_port_failed(void *data, const char *reason);
 void keeper_port_writable(void *data);
 /* Takes over those descriptors that it replaces by -EBADF in fds. */
 void keeper_message(struct keeper *keeper, const struct ipc_message *message, int *fds);
+/* Ends every stream without a word to anyone. */
 void keeper_close_streams(struct keeper *keeper);
 
 /* data.c: copies of /data for others */
+/* Listens in run/NAME while this machine holds /data. 0 or a negative errno with err filled. */
 int keeper_listen(struct keeper *keeper, struct err *err);
+/* Takes the socket and its directory away. */
 void keeper_stop_listening(struct keeper *keeper);

@@ -1,7 +1,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +20,5 @@ int main(int argc, char **argv)
 	setsid();
 	sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
 	umask(077);
-	/* Its memory holds what the machine says; nobody needs to attach to it. */
-	prctl(PR_SET_DUMPABLE, 0);
 	return keeper_run(client_fd);
 }

@@ -69,7 +69,8 @@ static void check_kernel(struct keeper *keeper, const struct wire_ready *ready)
 	char version[sizeof(keeper->ready.release) + sizeof(keeper->ready.version) + 2];
 	size_t release_length = strlen(ready->release);
 
-	if (read_file_at(AT_FDCWD, "/proc/sys/kernel/random/boot_id", 64, &host_boot_id, NULL) < 0 ||
+	if (read_file_at(AT_FDCWD, "/proc/sys/kernel/random/boot_id", 64, &host_boot_id, NULL) <
+		    0 ||
 	    strncmp(host_boot_id, ready->boot_id, strlen(ready->boot_id)) == 0 ||
 	    ready->boot_id[0] == '\0') {
 		keeper_fail_text(keeper, "kernel-not-own",
@@ -192,8 +193,7 @@ static void take_port_frame(struct keeper *keeper, const struct wire_frame *fram
 		take_hello(keeper, frame);
 	} else if (frame->type == WIRE_READY && starting) {
 		take_ready(keeper, frame);
-	} else if (frame->type == WIRE_ERROR &&
-		   (starting || keeper->phase == KEEPER_FREEZING)) {
+	} else if (frame->type == WIRE_ERROR && (starting || keeper->phase == KEEPER_FREEZING)) {
 		take_error(keeper, frame);
 	} else if (frame->type == WIRE_LOG) {
 		take_log(keeper, frame);

@@ -112,8 +112,8 @@ static void flush_output(struct stream *stream, struct output *output)
 			{.iov_base = output->buffer + output->start, .iov_len = first},
 			{.iov_base = output->buffer, .iov_len = output->filled - first},
 		};
-		ssize_t written = output->fd < 0 ? (ssize_t)output->filled
-						 : writev(output->fd, pieces, 2);
+		ssize_t written =
+			output->fd < 0 ? (ssize_t)output->filled : writev(output->fd, pieces, 2);
 
 		if (written < 0 && errno == EINTR) {
 			continue;
@@ -349,7 +349,8 @@ static int take_credit(struct stream *stream, const struct wire_frame *frame)
 
 static int take_exit(struct stream *stream, const struct wire_frame *frame)
 {
-	if (stream->has_exit || wire_exit_decode(frame->payload, frame->length, &stream->exit) < 0) {
+	if (stream->has_exit ||
+	    wire_exit_decode(frame->payload, frame->length, &stream->exit) < 0) {
 		return -EBADMSG;
 	}
 	stream->has_exit = true;

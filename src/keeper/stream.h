@@ -37,6 +37,7 @@ int stream_new(const struct stream_config *config, struct control *control, stru
 	       const struct stream_events *events, struct stream **ret_stream);
 void stream_free(struct stream *stream);
 
+/* The number that the client chose. */
 uint32_t stream_id(const struct stream *stream);
 
 /*

@@ -252,12 +252,12 @@ static char *quote_argument(char *end, const char *argument)
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:,@%";
 
 	if (argument[0] != '\0' && argument[strspn(argument, safe)] == '\0') {
-		return stpcpy(end, argument);
+		return (char *)mempcpy(end, argument, strlen(argument) + 1) - 1;
 	}
 	*end++ = '\'';
 	for (; *argument; argument++) {
 		if (*argument == '\'') {
-			end = stpcpy(end, "'\\''");
+			end = mempcpy(end, "'\\''", 4);
 		} else {
 			*end++ = *argument;
 		}

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+/* NULL when text is fine, else what is wrong with it. */
 typedef const char *spec_rule(const char *text);
 
 /* One argument of the machine's shell with room for a script in it. */

@@ -158,7 +158,7 @@ static int no_sandbox(struct store *store, const char *name, struct err *err)
 {
 	_cleanup_free_ char **names = NULL;
 	const char *nearest;
-	size_t count;
+	size_t count = 0;
 
 	err_set(err, -ENOENT, "no-sandbox", "there is no sandbox %s", name);
 	if (store_list(store, &names, &count, NULL) < 0) {

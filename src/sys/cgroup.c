@@ -376,13 +376,52 @@ int sys_cgroup_make(const char *name, const struct sys_cgroup_limits *limits, ch
 	return first;
 }
 
-int sys_cgroup_join(const char *paths, pid_t pid)
+int sys_cgroup_open(const char *paths, struct sys_cgroup_way *ret_way)
 {
-	for (const char *path = paths; *path; path += strlen(path) + 1) {
-		int rc = write_number(path, "cgroup.procs", (uint64_t)pid);
+	char tasks[PATH_MAX];
 
-		if (rc < 0) {
+	*ret_way = (struct sys_cgroup_way){.born_in_fd = -EBADF};
+	for (const char *path = paths; *path; path += strlen(path) + 1) {
+		int fd;
+
+		if (snprintf(tasks, sizeof(tasks), "%s/tasks", path) >= (int)sizeof(tasks)) {
+			return -ENAMETOOLONG;
+		}
+		/* Only version 1 has this file. */
+		fd = open(tasks, O_WRONLY | O_CLOEXEC);
+		if (fd >= 0 && ret_way->self_count < SYS_CGROUP_FDS_MAX) {
+			ret_way->self_fds[ret_way->self_count++] = fd;
+			continue;
+		}
+		if (fd >= 0 || errno != ENOENT || ret_way->born_in_fd >= 0) {
+			int rc = fd >= 0 ? -E2BIG : -errno;
+
+			close_fd(&fd);
 			return rc;
+		}
+		ret_way->born_in_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (ret_way->born_in_fd < 0) {
+			return -errno;
+		}
+	}
+	return 0;
+}
+
+void sys_cgroup_close(struct sys_cgroup_way *way)
+{
+	close_fd(&way->born_in_fd);
+	for (unsigned i = 0; i < way->self_count; i++) {
+		close_fd(&way->self_fds[i]);
+	}
+	way->self_count = 0;
+}
+
+int sys_cgroup_move_self(const struct sys_cgroup_way *way)
+{
+	for (unsigned i = 0; i < way->self_count; i++) {
+		/* 0 stands for the thread that writes. */
+		if (write(way->self_fds[i], "0", 1) < 0) {
+			return -errno;
 		}
 	}
 	return 0;

@@ -28,8 +28,34 @@ struct sys_cgroup_limits {
 int sys_cgroup_make(const char *name, const struct sys_cgroup_limits *limits, char *paths,
 		    size_t paths_size, char *reason, size_t reason_size);
 
-/* Moves pid into every group of paths. Returns 0 or the first negative errno. */
-int sys_cgroup_join(const char *paths, pid_t pid);
+/* One directory of version 2 and one of each version 1 hierarchy. */
+#define SYS_CGROUP_FDS_MAX 2
+
+/*
+ * How a child gets into groups. To move another process, the kernel waits for all processors, which
+ * takes 5 to 15 ms. To be born in a group of version 2, or to move oneself in version 1, takes
+ * microseconds.
+ */
+struct sys_cgroup_way {
+	/* For sys_clone, or -EBADF. */
+	int born_in_fd;
+	/* For sys_cgroup_move_self in the child. */
+	int self_fds[SYS_CGROUP_FDS_MAX];
+	unsigned self_count;
+};
+
+/*
+ * Opens the way into every group of paths, close-on-exec. The caller gives it back with
+ * sys_cgroup_close, also after a failure. Returns 0 or a negative errno.
+ */
+int sys_cgroup_open(const char *paths, struct sys_cgroup_way *ret_way);
+void sys_cgroup_close(struct sys_cgroup_way *way);
+
+/*
+ * Moves the calling process, which has one thread, into the version 1 groups of way, with the
+ * rights of who opened it. Safe after sys_clone. Returns 0 or a negative errno.
+ */
+int sys_cgroup_move_self(const struct sys_cgroup_way *way);
 
 /*
  * Removes the groups of paths, whose processes have ended; retries for up to 200 ms while the

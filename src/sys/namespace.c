@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 
-pid_t sys_clone(uint64_t flags, int *ret_pidfd)
+pid_t sys_clone(uint64_t flags, int cgroup_fd, int *ret_pidfd)
 {
 	int pidfd = -EBADF;
 	struct clone_args args = {
@@ -21,8 +21,13 @@ pid_t sys_clone(uint64_t flags, int *ret_pidfd)
 		.pidfd = (uint64_t)(uintptr_t)&pidfd,
 		.exit_signal = SIGCHLD,
 	};
-	long pid = syscall(SYS_clone3, &args, sizeof(args));
+	long pid;
 
+	if (cgroup_fd >= 0) {
+		args.flags = args.flags | CLONE_INTO_CGROUP;
+		args.cgroup = (unsigned)cgroup_fd;
+	}
+	pid = syscall(SYS_clone3, &args, sizeof(args));
 	if (pid < 0) {
 		return -errno;
 	}

@@ -26,9 +26,9 @@ struct sys_id_map {
 /*
  * Forks into the new namespaces of flags (CLONE_NEW*), like fork(2) otherwise: returns 0 in the
  * child, in the parent the PID with *ret_pidfd (close-on-exec, owned by the caller), or a negative
- * errno.
+ * errno. The child is born in the version 2 control group behind cgroup_fd unless that is -EBADF.
  */
-pid_t sys_clone(uint64_t flags, int *ret_pidfd);
+pid_t sys_clone(uint64_t flags, int cgroup_fd, int *ret_pidfd);
 
 /*
  * Writes the ID maps of pid, a child that waits in a new user namespace. deny_setgroups is what

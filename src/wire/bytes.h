@@ -24,9 +24,11 @@ struct wire_writer {
 	bool failed;
 };
 
+/* A reader or writer over a range that the caller keeps. */
 struct wire_reader wire_reader_over(const void *data, size_t size);
 struct wire_writer wire_writer_over(void *data, size_t capacity);
 
+/* The next integer, or 0 and failed when the range is too short for it. */
 uint8_t wire_get_u8(struct wire_reader *reader);
 uint16_t wire_get_u16(struct wire_reader *reader);
 uint32_t wire_get_u32(struct wire_reader *reader);
@@ -44,6 +46,7 @@ const char *wire_get_string(struct wire_reader *reader);
 /* True when everything was read, to the last byte, and nothing ran over. */
 bool wire_reader_done(const struct wire_reader *reader);
 
+/* Append a value, or set failed when it does not fit; nothing of it is then written. */
 void wire_put_u8(struct wire_writer *writer, uint8_t value);
 void wire_put_u16(struct wire_writer *writer, uint16_t value);
 void wire_put_u32(struct wire_writer *writer, uint32_t value);

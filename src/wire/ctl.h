@@ -81,7 +81,9 @@ enum wire_ctl_type {
 	WIRE_FREEZE = 15,
 	/* From the guest. Empty */
 	WIRE_FROZEN = 16,
-	/* To the guest. Empty: end all commands, sync and unmount /data and the root, say BYE */
+	/* To the guest. Empty: end all commands, unmount /data, say BYE. On channel 1 the root is
+	 * written to its disk and made read-only too; on channel 0 it is not, because most roots
+	 * are thrown away with their machine */
 	WIRE_SHUTDOWN = 17,
 	/* From the guest. Empty: everything is on the disks; the machine may be ended */
 	WIRE_BYE = 18,

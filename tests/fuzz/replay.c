@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/io.h"
@@ -24,6 +25,7 @@ int main(int argc, char **argv)
 	}
 	while ((entry = readdir(directory))) {
 		_cleanup_free_ char *data = NULL;
+		_cleanup_free_ uint8_t *exact = NULL;
 		size_t size;
 
 		if (entry->d_name[0] == '.') {
@@ -34,7 +36,13 @@ int main(int argc, char **argv)
 			fprintf(stderr, "cannot read %s\n", entry->d_name);
 			return 2;
 		}
-		LLVMFuzzerTestOneInput((const uint8_t *)data, size);
+		/* A block of exactly that size, so that a sanitizer sees a read beyond its end. */
+		exact = malloc(size > 0 ? size : 1);
+		if (!exact) {
+			return 2;
+		}
+		memcpy(exact, data, size);
+		LLVMFuzzerTestOneInput(exact, size);
 		count++;
 	}
 	closedir(directory);

@@ -338,9 +338,9 @@ static void test_illegal_frames(void **state)
 		uint8_t channel;
 		size_t size;
 	} cases[] = {
-		{WIRE_DATA, 0, 4},  {WIRE_DATA, 3, 4},	{WIRE_EOF, 0, 0},    {WIRE_EOF, 1, 1},
+		{WIRE_DATA, 0, 4},   {WIRE_DATA, 3, 4},	  {WIRE_EOF, 0, 0},  {WIRE_EOF, 1, 1},
 		{WIRE_CREDIT, 0, 3}, {WIRE_CREDIT, 1, 4}, {WIRE_EXIT, 0, 4}, {WIRE_HELLO, 0, 0},
-		{WIRE_FROZEN, 0, 0}, {WIRE_EXEC, 0, 4},	{200, 0, 0},
+		{WIRE_FROZEN, 0, 0}, {WIRE_EXEC, 0, 4},	  {200, 0, 0},
 	};
 	struct fixture *f = *state;
 
@@ -413,8 +413,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_stdin_stops_at_the_window, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stdin_end, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_illegal_frames, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_broken_header_fails_the_port, setup,
-						teardown),
+		cmocka_unit_test_setup_teardown(test_broken_header_fails_the_port, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_timeout_closes_then_gives_up, setup_timeout,
 						teardown),
 		cmocka_unit_test_setup_teardown(test_exec_in_pieces, setup, teardown),

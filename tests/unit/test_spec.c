@@ -471,17 +471,17 @@ static void test_long_values(void **state)
 	assert_non_null(text);
 	memset(text, 'a', 70000);
 	memcpy(text, "run: [", 6);
-	strcpy(text + 6 + 65536, "]");
+	memcpy(text + 6 + 65536, "]", 2);
 	assert_int_equal(spec_parse(text, strlen(text), "B", &spec, NULL), 0);
 	spec_free(TAKE_PTR(spec));
-	strcpy(text + 6 + 65536, "a]");
+	memcpy(text + 6 + 65536, "a]", 3);
 	assert_int_equal(spec_parse(text, strlen(text), "B", &spec, NULL), -EINVAL);
 	memset(text, 'a', 70000);
 	memcpy(text, "env: [A=", 8);
-	strcpy(text + 6 + 32768, "]");
+	memcpy(text + 6 + 32768, "]", 2);
 	assert_int_equal(spec_parse(text, strlen(text), "B", &spec, NULL), 0);
 	spec_free(TAKE_PTR(spec));
-	strcpy(text + 6 + 32768, "a]");
+	memcpy(text + 6 + 32768, "a]", 3);
 	assert_int_equal(spec_parse(text, strlen(text), "B", &spec, NULL), -EINVAL);
 }
 

@@ -188,16 +188,24 @@ class Running:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def overdue(self, timeout):
+        """Ends it and says what it had said so far."""
+        tree = "\n".join(map(str, descendants(os.getpid())))
+        self.process.kill()
+        try:
+            out, err = self.process.communicate(timeout=3)
+        except subprocess.TimeoutExpired as late:
+            # Something below it keeps the streams open.
+            out, err = late.output, late.stderr
+        return Failed(f"box {self.arguments} did not end in {timeout} s\n{tree}\n"
+                      f"stdout: {short(out)}\nstderr: {short(err)}")
+
     def wait(self, timeout=TIMEOUT):
         """Reads what is left and waits. A box killed by signal n has the code -n."""
         try:
             out, err = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            tree = "\n".join(map(str, descendants(os.getpid())))
-            self.process.kill()
-            out, err = self.process.communicate()
-            raise Failed(f"box {self.arguments} did not end in {timeout} s\n{tree}\n"
-                         f"stdout: {short(out)}\nstderr: {short(err)}") from None
+            raise self.overdue(timeout) from None
         return Result(self.arguments, self.process.returncode, self.seen[1] + (out or b""),
                       self.seen[2] + (err or b""), time.monotonic() - self.began)
 
@@ -205,19 +213,26 @@ class Running:
 class Terminal:
     """A box that runs on a terminal of its own."""
 
-    def __init__(self, arguments, environment, rows, columns, cwd=None, user=None):
+    def __init__(self, arguments, environment, rows, columns, cwd=None):
         self.arguments = arguments
         self.seen = b""
         self.began = time.monotonic()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             try:
+                # Python ignores it, and what is ignored stays so in what is executed.
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
                 if cwd:
                     os.chdir(cwd)
                 os.execve(arguments[0], arguments, environment)
             finally:
                 os._exit(99)
+
+    def other_side(self):
+        """A descriptor of the side that box has; it keeps the pair alive."""
+        number, = struct.unpack("I", fcntl.ioctl(self.fd, 0x80045430, b"\0" * 4))  # TIOCGPTN
+        return os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY)
 
     def resize(self, rows, columns):
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -381,10 +396,7 @@ class Box:
         try:
             out, err = running.process.communicate(input, timeout=timeout)
         except subprocess.TimeoutExpired:
-            running.process.kill()
-            out, err = running.process.communicate()
-            raise Failed(f"box {arguments} did not end in {timeout} s\nstdout: {short(out)}\n"
-                         f"stderr: {short(err)}") from None
+            raise running.overdue(timeout) from None
         return Result(arguments, running.process.returncode, out, err,
                       time.monotonic() - running.began)
 
