@@ -23,6 +23,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 
+/* Large enough that copying is bound by the disk, small enough to stay in the cache. */
 #define WRITE_CHUNK_BYTES ((size_t)256 << 10)
 
 /* A file with more names than one, found again by device and inode. */

@@ -131,6 +131,9 @@ int cli_check_engine(struct err *err);
 /* CLOCK_MONOTONIC in ns when main began. */
 extern uint64_t cli_began_ns;
 
+/* The exit code for a failure: 128+n when signal n ended it (by the code word), else 125. */
+int cli_exit_code_of(int rc, const struct err *err);
+
 /* Texts made from the tables, to standard output. */
 void cli_print_overview(void);
 void cli_print_help(const struct cli_command *command);

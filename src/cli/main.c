@@ -6,13 +6,11 @@
  * prints errors. A command initialises what it needs itself, so that `box ls` answers at once.
  */
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/exit.h"
 #include "base/text.h"
@@ -20,7 +18,6 @@
 
 /* All command names and a few more. */
 #define NAMES_MAX 64
-
 
 static bool is_later(const char *name)
 {
@@ -104,27 +101,17 @@ static int dispatch(int argc, char **argv, struct err *err)
 	return run_command(argc, argv, err);
 }
 
-/* Ended by a signal: as a shell tells it. */
-static int exit_code_of(int rc, const struct err *err)
+/* Every error says what to do; where a part knew nothing better, this is where to go on. */
+static void complete_mend(struct err *err)
 {
-	static const struct {
-		const char *code;
-		int number;
-	} signals[] = {
-		{"interrupted", SIGINT},
-		{"terminated", SIGTERM},
-		{"hung-up", SIGHUP},
-	};
-
-	if (rc >= 0) {
-		return rc;
+	if (err->mend[0]) {
+		return;
 	}
-	for (size_t i = 0; rc == -EINTR && i < ARRAY_SIZE(signals); i++) {
-		if (strcmp(err->code, signals[i].code) == 0) {
-			return EXIT_SIGNAL_BASE + signals[i].number;
-		}
+	if (strcmp(err->code, "bad-boxfile") == 0) {
+		err_mend(err, "correct it with `box edit`; `box help boxfile` tells the keys");
+	} else {
+		err_mend(err, "`box doctor` looks whether this host has all that box needs");
 	}
-	return EXIT_BOX_FAILED;
 }
 
 int main(int argc, char **argv)
@@ -135,6 +122,9 @@ int main(int argc, char **argv)
 	cli_began_ns = clock_monotonic_ns();
 	rc = dispatch(argc, argv, &err);
 	if (rc < 0) {
+		if (rc != -EINTR) {
+			complete_mend(&err);
+		}
 		cli_print_error(&err);
 	}
 	/* An answer that could not be written is no answer. */
@@ -143,5 +133,5 @@ int main(int argc, char **argv)
 		cli_print_error(&err);
 		rc = -EIO;
 	}
-	return exit_code_of(rc, &err);
+	return cli_exit_code_of(rc, &err);
 }

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/exit.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "json/json.h"
@@ -161,4 +163,26 @@ int cli_check_engine(struct err *err)
 		     "BOX_ENGINE: the engine \"%s\" is not available yet", quoted);
 	err_mend(err, "unset BOX_ENGINE, or set it to qemu");
 	return rc;
+}
+
+int cli_exit_code_of(int rc, const struct err *err)
+{
+	static const struct {
+		const char *code;
+		int number;
+	} signals[] = {
+		{"interrupted", SIGINT},
+		{"terminated", SIGTERM},
+		{"hung-up", SIGHUP},
+	};
+
+	if (rc >= 0) {
+		return rc;
+	}
+	for (size_t i = 0; rc == -EINTR && i < ARRAY_SIZE(signals); i++) {
+		if (strcmp(err->code, signals[i].code) == 0) {
+			return EXIT_SIGNAL_BASE + signals[i].number;
+		}
+	}
+	return EXIT_BOX_FAILED;
 }

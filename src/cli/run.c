@@ -192,7 +192,12 @@ static int start_and_run(struct run_job *job, struct err *err)
 	}
 	job->report.started = true;
 	job->report.ready = *client_ready(machine);
-	return run_command(job, machine, err);
+	rc = run_command(job, machine, err);
+	if (rc < 0 || job->report.result.interrupted) {
+		return rc;
+	}
+	/* Only now is /data complete on the disk. */
+	return client_stop(machine, err);
 }
 
 /* Why a command did not begin is told as a shell would. */
@@ -209,6 +214,7 @@ static void explain(const struct run_job *job)
 	if (result->timed_out) {
 		err_set(&err, 0, "timeout", "the command ran out of time (%u s)",
 			job->timeout_seconds);
+		err_mend(&err, "give it more with --timeout, or timeout_seconds in the Boxfile");
 	} else if (result->exit.kind == WIRE_NOT_STARTED) {
 		text_quote(name, strlen(name), quoted, sizeof(quoted));
 		if (result->reason[0]) {
@@ -218,7 +224,11 @@ static void explain(const struct run_job *job)
 			err_set(&err, 0, "not-started", "cannot run \"%s\": %s", quoted,
 				strerror((int)result->exit.value));
 		}
-		if (result->exit.value == ENOENT) {
+		if (result->reason[0]) {
+			err_mend(&err, "look at --user and --workdir, and at what the image holds");
+		} else if (result->exit.value != ENOENT) {
+			err_mend(&err, "look at its mode, and whether it is a program at all");
+		} else {
 			err_mend(&err,
 				 "is it installed in the sandbox? `packages` and `run` in the "
 				 "Boxfile put things there");
@@ -263,7 +273,7 @@ static int run_job(struct run_job *job, struct err *err)
 	capture_end(&report->out);
 	capture_end(&report->errors);
 	if (rc < 0) {
-		report->exit_code = rc == -EINTR ? EXIT_SIGNAL_BASE + SIGINT : EXIT_BOX_FAILED;
+		report->exit_code = cli_exit_code_of(rc, err);
 	}
 	explain(job);
 	if (trace && strcmp(trace, "1") == 0) {

@@ -98,7 +98,7 @@ int client_exit_code(const struct client_result *result);
 /* Builds only: makes the guest ready, writes snapshot files into the stage, ends the machine. */
 int client_snapshot(struct client_machine *machine, struct err *err);
 
-/* Syncs and unmounts inside, then ends the machine. */
+/* Syncs and unmounts inside, then ends the machine. Without it /data has only what was synced. */
 int client_stop(struct client_machine *machine, struct err *err);
 
 /* Ends the machine at once if it still runs; leaves no process behind. NULL is allowed. */

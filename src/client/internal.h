@@ -25,6 +25,7 @@ struct client_machine {
 	int sandbox_fd;
 	int data_fd;
 	int live_fd;
+	int monitor_pidfd;
 	uint32_t last_stream;
 };
 

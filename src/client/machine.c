@@ -20,6 +20,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,10 +35,18 @@
 /* How often, and how long, another keeper is asked for a copy of /data. */
 #define COPY_RETRY_MS 50
 #define COPY_TRIES 200
+/* A killed monitor gives its memory back first; 24 GiB of it take less than this. */
+#define MONITOR_DEATH_MS 5000
+#define SWEEP_STEP_MS 5
 
-static int interrupted(struct err *err)
+/* A signal asked to stop: the code word tells which, so that the exit code can. */
+static int interrupted(const struct client_machine *machine, struct err *err)
 {
-	return err_set(err, -EINTR, "interrupted", "interrupted");
+	const char *code = machine->stop_signal == SIGTERM  ? "terminated"
+			   : machine->stop_signal == SIGHUP ? "hung-up"
+							    : "interrupted";
+
+	return err_set(err, -EINTR, code, "%s", code);
 }
 
 static void notice(const struct client_start_options *options, const char *text)
@@ -123,7 +132,7 @@ static int hold_data(struct client_machine *machine, const struct client_start_o
 			said = true;
 		}
 		if (pause_ms(machine, COPY_RETRY_MS)) {
-			return interrupted(err);
+			return interrupted(machine, err);
 		}
 	}
 }
@@ -186,7 +195,7 @@ static int clone_data(struct client_machine *machine, struct err *err)
 			return rc;
 		}
 		if (pause_ms(machine, COPY_RETRY_MS)) {
-			return interrupted(err);
+			return interrupted(machine, err);
 		}
 	}
 	err_set(err, -EAGAIN, "data-copy", "/data of %s is held, and its machine does not answer",
@@ -306,7 +315,7 @@ int client_await(struct client_machine *machine, uint32_t wanted, struct ipc_mes
 			return err_context(err, -errno, "box-keeper");
 		}
 		if (waits[1].revents && stop_wanted(machine)) {
-			return interrupted(err);
+			return interrupted(machine, err);
 		}
 		if (!waits[0].revents) {
 			continue;
@@ -369,6 +378,7 @@ static int start(struct client_machine *machine, const struct client_start_optio
 		return rc;
 	}
 	machine->ready = message.ready;
+	machine->monitor_pidfd = (int)syscall(SYS_pidfd_open, message.ready.monitor_pid, 0);
 	tell_start(machine, options);
 	return 0;
 }
@@ -385,7 +395,7 @@ int client_start(struct store *store, const char *name, const struct client_star
 	machine->store = store;
 	snprintf(machine->name, sizeof(machine->name), "%s", name);
 	machine->socket = machine->signal_fd = machine->sandbox_fd = -EBADF;
-	machine->data_fd = machine->live_fd = -EBADF;
+	machine->data_fd = machine->live_fd = machine->monitor_pidfd = -EBADF;
 	rc = start(machine, options, err);
 	if (rc < 0) {
 		client_machine_free(machine);
@@ -421,18 +431,47 @@ int client_stop(struct client_machine *machine, struct err *err)
 	return order_and_wait(machine, IPC_SHUTDOWN, err);
 }
 
-/* A keeper that was killed could not take its socket away. Only the holder of /data may. */
-static void sweep_socket(struct client_machine *machine)
+/* The monitor of a keeper that was killed dies with it, but not at the same instant. */
+static void wait_for_monitor(struct client_machine *machine)
 {
-	_cleanup_close_ int lock = -EBADF;
+	struct pollfd wait = {.fd = machine->monitor_pidfd, .events = POLLIN};
+
+	if (machine->monitor_pidfd >= 0) {
+		poll(&wait, 1, MONITOR_DEATH_MS);
+	}
+}
+
+/* Whether run/NAME/sock is there and nobody listens on it. */
+static bool socket_is_stale(const struct client_machine *machine)
+{
+	_cleanup_close_ int directory = -EBADF;
+	_cleanup_close_ int peer = -EBADF;
 	char path[128];
 
-	snprintf(path, sizeof(path), "run/%s/sock", machine->name);
-	if (faccessat(machine->store->home_fd, path, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
-		return;
+	snprintf(path, sizeof(path), "run/%s", machine->name);
+	directory = openat(machine->store->home_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (directory < 0) {
+		return false;
 	}
-	lock = store_open_data(machine->sandbox_fd, false, NULL);
-	if (lock >= 0) {
+	peer = ipc_connect_at(directory, "sock");
+	return peer == -ECONNREFUSED;
+}
+
+/*
+ * A keeper that was killed could not take its socket away. Only the holder of /data may, so this
+ * waits for the lock until the dying monitor has let it go, or until another machine has it.
+ */
+static void sweep_socket(const struct client_machine *machine)
+{
+	for (int i = 0; i < MONITOR_DEATH_MS / SWEEP_STEP_MS && socket_is_stale(machine); i++) {
+		_cleanup_close_ int lock = store_open_data(machine->sandbox_fd, false, NULL);
+		char path[128];
+
+		if (lock < 0) {
+			poll(NULL, 0, SWEEP_STEP_MS);
+			continue;
+		}
+		snprintf(path, sizeof(path), "run/%s/sock", machine->name);
 		unlinkat(machine->store->home_fd, path, 0);
 		*strrchr(path, '/') = '\0';
 		unlinkat(machine->store->home_fd, path, AT_REMOVEDIR);
@@ -449,6 +488,7 @@ void client_machine_free(struct client_machine *machine)
 	if (machine->keeper_pid > 0) {
 		while (waitpid(machine->keeper_pid, NULL, 0) < 0 && errno == EINTR) {
 		}
+		wait_for_monitor(machine);
 		if (machine->sandbox_fd >= 0) {
 			sweep_socket(machine);
 		}
@@ -458,6 +498,7 @@ void client_machine_free(struct client_machine *machine)
 	close_fd(&machine->live_fd);
 	close_fd(&machine->sandbox_fd);
 	close_fd(&machine->signal_fd);
+	close_fd(&machine->monitor_pidfd);
 	if (machine->signals_taken) {
 		sigaction(SIGPIPE, &machine->old_pipe_action, NULL);
 		sigprocmask(SIG_SETMASK, &machine->old_mask, NULL);

@@ -23,6 +23,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/exit.h"
 #include "base/io.h"
 #include "base/text.h"
 
@@ -43,6 +44,54 @@ static void reset_signals(void)
 	}
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/*
+ * Stands between us and a program: a SIGTERM, also the one that the kernel sends when we die, goes
+ * to everything that the program has started, for programs like mmdebstrap wait for a child that
+ * got none. Ends as the program does.
+ */
+_Noreturn static void supervise(pid_t program, const sigset_t *signals)
+{
+	bool told = false;
+	int number, status;
+
+	for (;;) {
+		if (sigwait(signals, &number) != 0) {
+			continue;
+		}
+		if (number == SIGTERM && !told) {
+			told = true;
+			kill(0, SIGTERM);
+		}
+		if (waitpid(program, &status, WNOHANG) == program) {
+			_exit(WIFEXITED(status) ? WEXITSTATUS(status)
+						: EXIT_SIGNAL_BASE + WTERMSIG(status));
+		}
+	}
+}
+
+_Noreturn static void run_program(const char *const *argv)
+{
+	sigset_t signals, none;
+	pid_t program;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+	program = fork();
+	if (program > 0) {
+		supervise(program, &signals);
+	}
+	if (program < 0) {
+		_exit(EXIT_NEGATIVE);
+	}
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	execv(argv[0], (char *const *)(uintptr_t)argv);
+	dprintf(STDERR_FILENO, "cannot execute %s: %s\n", argv[0], strerror(errno));
+	_exit(EXIT_NOT_FOUND);
 }
 
 _Noreturn static void run_child(const struct task_options *options, pid_t parent, int output)
@@ -70,10 +119,7 @@ _Noreturn static void run_child(const struct task_options *options, pid_t parent
 		}
 	}
 	if (options->argv) {
-		execv(options->argv[0], (char *const *)(uintptr_t)options->argv);
-		dprintf(STDERR_FILENO, "cannot execute %s: %s\n", options->argv[0],
-			strerror(errno));
-		_exit(127);
+		run_program(options->argv);
 	}
 	_exit(0);
 }
@@ -125,10 +171,11 @@ static void kill_task(struct task *task, int number)
 		kill(task->pid, SIGKILL);
 		return;
 	}
-	/* The group exists once the child has come as far as setpgid. */
-	if (kill(-task->pid, number) < 0) {
-		kill(task->pid, number);
+	if (number == SIGKILL) {
+		/* The group exists once the child has come as far as setpgid. */
+		kill(-task->pid, number);
 	}
+	kill(task->pid, number);
 }
 
 static void reap_task(struct task *task)

@@ -33,6 +33,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "guest/machine.h"
+#include "guest/warm.h"
 
 /* The initramfs holds about ten. */
 #define MODULES_MAX 64
@@ -425,6 +426,7 @@ int machine_boot(struct machine *machine, struct err *err)
 	int rc;
 
 	*machine = (struct machine){
+		.warm_up = warm_useful(),
 		.port_fd = -EBADF,
 		.random_fd = -EBADF,
 		.data_fd = -EBADF,

@@ -28,6 +28,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "guest/spawn.h"
 
 /* The child's frames are never left in order, which AddressSanitizer could not follow. */
 #define CHILD_CODE __attribute__((no_sanitize("address")))
@@ -224,37 +225,15 @@ CHILD_CODE static int child_try(struct child *child)
 	return search_and_execute(child);
 }
 
-CHILD_CODE static void child_main(struct child *child)
+CHILD_CODE static void child_main(void *data)
 {
+	struct child *child = data;
+
 	child->error = child_try(child);
 	_exit(EXIT_FAILURE);
 }
 
-/*
- * clone3(2), which has no function in the C library. The child starts in child_main on the stack
- * of args. Returns its process ID or a negative errno.
- */
-static long clone_child(const struct clone_args *args, struct child *child)
-{
-	register void (*entry)(struct child *) __asm__("r8") = child_main;
-	register struct child *argument __asm__("r9") = child;
-	long result = SYS_clone3;
-
-	__asm__ volatile("syscall\n\t"
-			 "test %%rax, %%rax\n\t"
-			 "jnz 1f\n\t"
-			 "xor %%ebp, %%ebp\n\t"
-			 "mov %%r9, %%rdi\n\t"
-			 "call *%%r8\n\t"
-			 "ud2\n"
-			 "1:"
-			 : "+a"(result)
-			 : "D"(args), "S"(sizeof(*args)), "r"(entry), "r"(argument)
-			 : "rcx", "r11", "memory", "cc");
-	return result;
-}
-
-static long spawn(struct exec_context *context, struct child *child, int cgroup_fd)
+static long make_process(struct exec_context *context, struct child *child, int cgroup_fd)
 {
 	struct clone_args args = {
 		.flags = CLONE_VM | CLONE_VFORK,
@@ -267,7 +246,7 @@ static long spawn(struct exec_context *context, struct child *child, int cgroup_
 	if (cgroup_fd >= 0) {
 		args.flags |= CLONE_INTO_CGROUP;
 		args.cgroup = (unsigned)cgroup_fd;
-		pid = clone_child(&args, child);
+		pid = spawn_clone(&args, child_main, child);
 		if (pid > 0) {
 			return pid;
 		}
@@ -275,13 +254,12 @@ static long spawn(struct exec_context *context, struct child *child, int cgroup_
 		args.flags &= ~(uint64_t)CLONE_INTO_CGROUP;
 		args.cgroup = 0;
 	}
-	return clone_child(&args, child);
+	return spawn_clone(&args, child_main, child);
 }
 
 static void explain(const struct child *child, char *reason)
 {
 	const char *why = strerrordesc_np(child->error);
-	const char *name = child->context->argv[0];
 	int limit = EXEC_REASON_MAX / 2;
 
 	switch (child->step) {
@@ -294,10 +272,7 @@ static void explain(const struct child *child, char *reason)
 			 child->exec->user, why);
 		break;
 	case STEP_EXECUTE:
-		if (child->error == ENOENT && !strchr(name, '/')) {
-			why = "command not found";
-		}
-		snprintf(reason, EXEC_REASON_MAX, "%.*s: %s", limit, name, why);
+		/* The errno says it all; a reason is for what could not even be tried. */
 		break;
 	case STEP_DESCRIPTORS:
 		snprintf(reason, EXEC_REASON_MAX, "cannot set up the command's descriptors: %s",
@@ -309,7 +284,7 @@ static void explain(const struct child *child, char *reason)
 /* Starts the process on child->fds. Returns its ID, or a negative errno with the reason. */
 static long launch(struct exec_context *context, struct child *child, int cgroup_fd, char *reason)
 {
-	long pid = spawn(context, child, cgroup_fd);
+	long pid = make_process(context, child, cgroup_fd);
 
 	if (pid < 0) {
 		snprintf(reason, EXEC_REASON_MAX, "cannot make a process: %s",

@@ -161,6 +161,10 @@ void machine_shutdown(void *data, bool root_too)
 		sync();
 		mount(NULL, "/data", NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
 	}
+	if (machine->data_fd >= 0) {
+		/* The last blocks of an unmount are written without a flush of the disk's cache. */
+		fsync(machine->data_fd);
+	}
 	if (root_too) {
 		sync();
 		if (mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY | MS_NOATIME, NULL) == 0) {

@@ -16,6 +16,8 @@
  * not be had are -EBADF.
  */
 struct machine {
+	/* warm_useful() */
+	bool warm_up;
 	int port_fd;
 	int random_fd;
 	/* The disk with serial "data" and its size. */

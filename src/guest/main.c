@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "guest/machine.h"
 #include "guest/session.h"
+#include "guest/warm.h"
 
 /* How long the host's end may be away while nothing runs, such as before the host has opened it. */
 #define ABSENCE_MS 5000u
@@ -98,7 +99,7 @@ static int serve(struct machine *machine, struct err *err)
 	return session_run(session, err);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	struct rlimit files = {.rlim_cur = FILES_SOFT, .rlim_max = FILES_HARD};
 	static struct machine machine;
@@ -106,6 +107,9 @@ int main(void)
 	int rc;
 
 	if (getpid() != 1) {
+		if (argc == 2 && strcmp(argv[1], WARM_ARGUMENT) == 0) {
+			return EXIT_SUCCESS;
+		}
 		fputs("box-guest: this is the first process of a sandbox machine; it does nothing "
 		      "elsewhere\n",
 		      stderr);
@@ -114,6 +118,8 @@ int main(void)
 	umask(022);
 	set_signals();
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	/* The kernel calls it init, after the name of its file. */
+	prctl(PR_SET_NAME, "box-guest", 0, 0, 0);
 	setrlimit(RLIMIT_NOFILE, &files);
 	rc = machine_boot(&machine, &err);
 	hold_standard_descriptors();

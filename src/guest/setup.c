@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "guest/machine.h"
+#include "guest/warm.h"
 
 /* The kernel's header for it is not installed: include/uapi/linux/ext4.h has _IOW('f', 16, u64). */
 #define EXT4_RESIZE _IOW('f', 16, uint64_t)
@@ -250,6 +251,9 @@ int machine_setup(void *data, const struct wire_setup *setup, struct wire_ready 
 		rc = set_root_readonly(machine, setup->flags & WIRE_SETUP_READONLY, err);
 	}
 	if (rc == 0 && (setup->flags & WIRE_SETUP_DATA)) {
+		if (machine->warm_up) {
+			warm_start();
+		}
 		rc = mount_data(machine, err);
 	}
 	if (rc < 0) {

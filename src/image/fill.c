@@ -31,6 +31,7 @@
 #include "image/ext4.h"
 #include "image/file.h"
 
+/* 10 lines a second look smooth to a person and cost nothing. */
 #define PROGRESS_PERIOD_NS 100000000u
 #define LOST_FOUND "lost+found"
 /* Room for e2fsck to link lost files without taking blocks; mke2fs gives the same 16 KiB. */

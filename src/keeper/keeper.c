@@ -66,6 +66,10 @@ static void go_down(struct keeper *keeper)
 	}
 	keeper->phase = KEEPER_ENDING;
 	engine_free(TAKE_PTR(keeper->engine));
+	if (keeper->start.mode == IPC_START_BUILD) {
+		/* The image is kept, unlike the root of a run. */
+		fsync(keeper->files.image_fd);
+	}
 	ipc_send(keeper->client_fd, &message, NULL, 0);
 	loop_stop(keeper->loop, EXIT_OK);
 }

@@ -30,8 +30,10 @@ static int fail_at(const struct spec_source *source, size_t line, size_t column,
 	char text[sizeof(source->err->text)];
 
 	vsnprintf(text, sizeof(text), format, args);
-	return err_set(source->err, -EINVAL, "bad-boxfile", "%s:%zu:%zu: %s", source->file_name,
-		       line, column, text);
+	err_set(source->err, -EINVAL, "bad-boxfile", "%s:%zu:%zu: %s", source->file_name, line,
+		column, text);
+	err_mend(source->err, "`box help boxfile` tells what each key takes");
+	return -EINVAL;
 }
 
 int spec_fail(const struct spec_source *source, const struct spec_node *node, const char *format,

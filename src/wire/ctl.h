@@ -153,7 +153,8 @@ enum wire_exit_kind {
 	WIRE_EXITED = 0,
 	/* value is the signal's number. */
 	WIRE_SIGNALED = 1,
-	/* value is the errno of execve(2), chdir(2) and the like; text in the LOG. */
+	/* value is the errno of execve(2). When a LOG of the stream came before, the command could
+	 * not even be tried (no such user, no such directory), and value is the errno of that. */
 	WIRE_NOT_STARTED = 2,
 };
 

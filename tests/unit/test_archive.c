@@ -19,237 +19,11 @@
 #include <cmocka.h>
 
 #include "archive/archive.h"
-#include "archive/name.h"
 #include "archive/reader.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
-
-/* Longer than any archive made here. */
-#define TAR_ROOM ((size_t)1 << 21)
-
-struct tar {
-	uint8_t *data;
-	size_t size;
-};
-
-struct made {
-	const char *name;
-	char type;
-	const char *link;
-	/* Bytes of data; size is their number unless lie is set. */
-	const char *data;
-	uint64_t lie;
-};
-
-static void tar_clear(struct tar *tar)
-{
-	free(tar->data);
-}
-
-static uint8_t *add_room(struct tar *tar, size_t size)
-{
-	uint8_t *at;
-
-	if (!tar->data) {
-		tar->data = calloc(1, TAR_ROOM);
-		assert_non_null(tar->data);
-	}
-	assert_true(tar->size + size <= TAR_ROOM);
-	at = tar->data + tar->size;
-	tar->size += size;
-	return at;
-}
-
-static void seal(uint8_t *block)
-{
-	unsigned sum = 0;
-
-	memset(block + 148, ' ', 8);
-	for (size_t i = 0; i < 512; i++) {
-		sum += block[i];
-	}
-	snprintf((char *)block + 148, 8, "%06o", sum);
-}
-
-/* A header; fields may be changed afterwards and the block sealed again. */
-static uint8_t *add_header(struct tar *tar, const char *name, char type, const char *link,
-			   uint64_t size)
-{
-	uint8_t *block = add_room(tar, 512);
-
-	memcpy(block, name, strnlen(name, 100));
-	memcpy(block + 100, "0006755", 8);
-	memcpy(block + 108, "0000007", 8);
-	memcpy(block + 116, "0000010", 8);
-	snprintf((char *)block + 124, 12, "%011llo", (unsigned long long)size);
-	memcpy(block + 136, "00000000144", 12);
-	block[156] = (uint8_t)type;
-	memcpy(block + 157, link ? link : "", strnlen(link ? link : "", 100));
-	memcpy(block + 257,
-	       "ustar\0"
-	       "00",
-	       8);
-	seal(block);
-	return block;
-}
-
-static void add_data(struct tar *tar, const void *data, size_t size)
-{
-	memcpy(add_room(tar, (size + 511) & ~(size_t)511), data, size);
-}
-
-static void add_entry(struct tar *tar, const struct made *made)
-{
-	size_t size = made->data ? strlen(made->data) : 0;
-
-	add_header(tar, made->name, made->type, made->link, made->lie ? made->lie : size);
-	if (size > 0) {
-		add_data(tar, made->data, size);
-	}
-}
-
-static void add_file(struct tar *tar, const char *name, const char *data)
-{
-	add_entry(tar, &(struct made){.name = name, .type = '0', .data = data});
-}
-
-static void add_end(struct tar *tar)
-{
-	add_room(tar, 1024);
-}
-
-/* A pax header with records that are complete already. */
-static void add_records(struct tar *tar, char type, const void *records, size_t size)
-{
-	add_header(tar, "PaxHeader", type, NULL, size);
-	add_data(tar, records, size);
-}
-
-/* One record "LENGTH KEY=VALUE\n" at the end of text. */
-static size_t make_record(char *text, const char *key, const void *value, size_t size)
-{
-	size_t rest = 1 + strlen(key) + 1 + size + 1, length = rest + 1;
-	size_t at;
-
-	while (length != rest + (size_t)snprintf(NULL, 0, "%zu", length)) {
-		length++;
-	}
-	at = (size_t)sprintf(text, "%zu %s=", length, key);
-	memcpy(text + at, value, size);
-	text[at + size] = '\n';
-	return length;
-}
-
-static void add_pax(struct tar *tar, const char *key, const void *value, size_t size)
-{
-	char *text = malloc(size + 300);
-	size_t length;
-
-	assert_non_null(text);
-	length = make_record(text, key, value, size);
-	add_records(tar, 'x', text, length);
-	free(text);
-}
-
-static void add_pax_text(struct tar *tar, const char *key, const char *value)
-{
-	add_pax(tar, key, value, strlen(value));
-}
-
-/* Reads data of one file as text: holes are dots, at most 60 characters. */
-static int describe_data(struct archive_reader *reader, const struct archive_item *item, char *log,
-			 struct err *err)
-{
-	char text[61] = "";
-	uint64_t end = 0, offset;
-	const void *data;
-	size_t size;
-	int rc;
-
-	if (item->size <= 60) {
-		memset(text, '.', item->size);
-	}
-	while ((rc = archive_data(reader, &data, &size, &offset, err)) > 0) {
-		assert_true(size > 0 && offset >= end && offset + size <= item->size);
-		end = offset + size;
-		if (item->size <= 60) {
-			memcpy(text + offset, data, size);
-		}
-	}
-	sprintf(log + strlen(log), " %llu [%s]", (unsigned long long)item->size, text);
-	return rc;
-}
-
-static void describe_item(const struct archive_item *item, char *log)
-{
-	static const char letters[] = " dflh";
-
-	sprintf(log + strlen(log), "%c%s %s", letters[item->type],
-		item->implied ? "?"
-		: item->again ? "+"
-			      : "",
-		item->path);
-	if (item->link) {
-		sprintf(log + strlen(log), " -> %s", item->link);
-	}
-	if (item->type == ARCHIVE_ITEM_HARDLINK) {
-		sprintf(log + strlen(log), " = %u", item->link_id);
-	}
-}
-
-/* Reads everything; log gets a line for each item. Returns the last code. */
-static int read_tar(const struct tar *tar, const struct archive_options *options, char *log,
-		    struct err *err)
-{
-	_cleanup_(archive_closep) struct archive_reader *reader = NULL;
-	const struct archive_item *item;
-	int rc = archive_open_memory(tar->data, tar->size, options, &reader, err);
-
-	log[0] = '\0';
-	if (rc < 0) {
-		return rc;
-	}
-	while ((rc = archive_next(reader, &item, err)) > 0) {
-		describe_item(item, log);
-		if (item->type == ARCHIVE_ITEM_FILE) {
-			rc = describe_data(reader, item, log, err);
-			if (rc < 0) {
-				return rc;
-			}
-		}
-		strcat(log, "\n");
-	}
-	return rc;
-}
-
-static const struct archive_options strict = {0};
-static const struct archive_options base = {.keep_setuid = true, .drop_devices = true};
-
-static void assert_read(const struct tar *tar, const struct archive_options *options,
-			const char *wanted)
-{
-	static char log[65536];
-	struct err err = {0};
-	int rc = read_tar(tar, options, log, &err);
-
-	assert_string_equal(err.text, "");
-	assert_int_equal(rc, 0);
-	assert_string_equal(log, wanted);
-}
-
-static void assert_refused(const struct tar *tar, const struct archive_options *options,
-			   const char *why)
-{
-	static char log[65536];
-	struct err err = {0};
-	int rc = read_tar(tar, options, log, &err);
-
-	if (!strstr(err.text, why)) {
-		assert_string_equal(err.text, why);
-	}
-	assert_int_equal(rc, -EBADMSG);
-}
+#include "archive_maker.h"
 
 static const struct {
 	struct made entries[4];
@@ -386,11 +160,11 @@ static void test_name_lengths(void **state)
 	add_entry(&longest, &(struct made){"short", '2', "t"});
 	add_end(&longest);
 	{
-		static char log[1 << 20];
+		static struct log log;
 		struct err err = {0};
 
-		assert_int_equal(read_tar(&longest, &strict, log, &err), 0);
-		assert_non_null(strstr(log, name));
+		assert_int_equal(read_tar(&longest, &strict, &log, &err), 0);
+		assert_non_null(strstr(log.text, name));
 	}
 	name[ARCHIVE_NAME_MAX] = 'n';
 	add_pax(&pax, "path", name, ARCHIVE_NAME_MAX + 1);
@@ -1037,7 +811,7 @@ static int make_directory(char *path)
 {
 	int fd;
 
-	strcpy(path, "/tmp/box-test-archive-XXXXXX");
+	memcpy(path, "/tmp/box-test-archive-XXXXXX", 29);
 	assert_non_null(mkdtemp(path));
 	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(fd >= 0);
@@ -1050,11 +824,17 @@ static void put_file(int dir, const char *path, const void *data, size_t size)
 
 	assert_true(fd >= 0);
 	assert_int_equal(write_full(fd, data, size), 0);
+	assert_int_equal(fchmod(fd, 0640), 0);
+	/* Not every file system has these. */
+	if (fsetxattr(fd, "user.box", "v", 1, 0) < 0) {
+		assert_int_equal(errno, ENOTSUP);
+	}
 }
 
 static void test_a_tree_goes_out_and_comes_back(void **state)
 {
-	static char log[65536];
+	static struct log log;
+	size_t with_xattrs;
 	char path[64], longest[256];
 	_cleanup_close_ int dir = make_directory(path), out = memfd_create("tar", MFD_CLOEXEC);
 	_cleanup_(archive_closep) struct archive_reader *reader = NULL;
@@ -1075,25 +855,30 @@ static void test_a_tree_goes_out_and_comes_back(void **state)
 	assert_int_equal(mknodat(dir, "pipe", S_IFIFO | 0600, 0), 0);
 	assert_int_equal(mknodat(dir, "socket", S_IFSOCK | 0600, 0), 0);
 
+	{
+		_cleanup_close_ int fd = openat(dir, "again", O_RDONLY | O_CLOEXEC);
+
+		with_xattrs = fgetxattr(fd, "user.box", NULL, 0) == 1;
+	}
+
 	assert_int_equal(archive_write_tree(dir, out, &err), 0);
 	assert_int_equal(lseek(out, 0, SEEK_SET), 0);
 	assert_int_equal(archive_open_fd(out, &base, &reader, &err), 0);
 	while ((rc = archive_next(reader, &item, &err)) > 0) {
-		describe_item(item, log);
+		assert_int_equal(log_item(&log, reader, item, &err), 0);
 		if (item->type == ARCHIVE_ITEM_FILE) {
-			assert_int_equal(describe_data(reader, item, log, &err), 0);
 			assert_int_equal(item->mode, 0640);
 			assert_int_equal(item->uid, getuid());
+			assert_int_equal(item->xattr_count, with_xattrs);
 		}
-		strcat(log, "\n");
 	}
 	assert_string_equal(err.text, "");
 	assert_int_equal(rc, 0);
 	assert_int_equal(archive_dropped_count(reader), 1);
 	assert_int_equal(remove_tree_at(AT_FDCWD, path), 0);
-	assert_true(strncmp(log, "d+ .\nf again 5 [hello]\nd d\nf nnn", 32) == 0);
-	assert_non_null(strstr(log, "\nd d/e\nh d/file = 1\nl d/link -> ../no/where\n"
-				    "f d/e/\303\244 6 [umlaut]\n"));
+	assert_true(strncmp(log.text, "d+ .\nf again 5 [hello]\nd d\nf nnn", 32) == 0);
+	assert_non_null(strstr(log.text, "\nd d/e\nh d/file = 1\nl d/link -> ../no/where\n"
+					 "f d/e/\303\244 6 [umlaut]\n"));
 }
 
 static void test_a_tree_keeps_its_holes(void **state)

@@ -13,16 +13,16 @@ COMMANDS = ("new", "edit", "build", "run", "ls", "verify", "env", "destroy", "do
 
 @test(home="empty")
 def new_writes_a_boxfile(box):
-    result = box.run("new", "one").ok()
+    result = box.run("new", "first").ok()
     path = result.text.strip()
-    equal(path, box.path("sandboxes/one/Boxfile"), "stdout is the path")
+    equal(path, box.path("sandboxes/first/Boxfile"), "stdout is the path")
     check(os.path.isfile(path), "no Boxfile")
     equal(stat.S_IMODE(os.stat(box.home).st_mode), 0o700, "mode of the home")
     # What it writes is complete and parses: every key of it can be looked at.
-    box.run("env", "one").ok()
-    again = box.run("new", "one")
-    again.fails("one")
-    equal(box.run("ls").ok().text.count("one"), 1)
+    box.run("env", "first").ok()
+    again = box.run("new", "first")
+    again.fails("first")
+    equal(box.run("ls").ok().text.count("first"), 1)
 
 
 @test(home="empty")
@@ -235,7 +235,7 @@ def looking_is_quick(box):
 def the_longest_names(box):
     name = "n" * 64
     deep = Box(os.path.join(box.home, "d" * 60, "e" * 60))
-    os.makedirs(os.path.dirname(deep.home))
+    os.makedirs(os.path.dirname(deep.home), exist_ok=True)
     check(len(deep.home) > 108, "not deep enough")
     deep.make(name)
     deep.run("build", name, timeout=200).ok()
@@ -274,16 +274,6 @@ def two_sandboxes_at_once(box):
             check(b"wait" not in each.err, each)
     finally:
         box.run("destroy", "-y", "--data", "other").ok()
-
-
-@test()
-def the_log_tells_what_ran(box):
-    box.sh("exit 9").exits(9)
-    path = box.path("log/tiny.jsonl")
-    check(os.path.exists(path), "no log/tiny.jsonl")
-    with open(path, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    check(lines and 9 in lines[-1].values(), lines[-1:])
 
 
 @test()

@@ -235,9 +235,9 @@ def control_c_on_a_terminal(box):
 @test()
 def a_shell_on_a_terminal(box):
     terminal = box.terminal("run", "-it", "tiny", "--", "sh")
-    terminal.expect(re.compile(rb"[#$] $"))
+    terminal.expect(re.compile(rb"[#$] (\x1b\[6n)?$"))
     terminal.send(b"echo $((6*7))\r")
-    terminal.expect(re.compile(rb"\r\n42\r\n.*[#$] $", re.S), 20)
+    terminal.expect(re.compile(rb"\r\n42\r\n.*[#$] (\x1b\[6n)?$", re.S), 20)
     # End of file, as typed.
     terminal.send(b"\x04")
     code, seen = terminal.wait()
