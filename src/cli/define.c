@@ -389,10 +389,10 @@ static int print_list_json(char *const *cells, size_t rows, struct err *err)
 			rc = json_set_string(object, "state", cell[LIST_STATE]);
 		}
 		if (rc == 0) {
-			rc = json_set_integer(object, "cpus", atol(cell[LIST_CPUS]));
+			rc = json_set_integer(object, "cpus", strtol(cell[LIST_CPUS], NULL, 10));
 		}
 		if (rc == 0) {
-			rc = json_set_integer(object, "ram_mib", atol(cell[LIST_RAM]));
+			rc = json_set_integer(object, "ram_mib", strtol(cell[LIST_RAM], NULL, 10));
 		}
 		if (rc == 0) {
 			rc = json_set_string(object, "network", cell[LIST_NETWORK]);

@@ -1,3 +1,5 @@
+#include "cli/run.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +13,6 @@
 #include "base/exit.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "cli/run.h"
 #include "client/client.h"
 #include "spec/spec.h"
 
@@ -107,7 +108,11 @@ static int parse_env(struct run_job *job, struct err *err)
 			options[count++] = args->given[i].value;
 		}
 	}
-	return env_list_make(job->spec->env, job->spec->env_count, options, count, job->terminal,
+	return env_list_make(&(struct env_input){.base = job->spec->env,
+						 .base_count = job->spec->env_count,
+						 .options = options,
+						 .option_count = count,
+						 .terminal = job->terminal},
 			     &job->env, err);
 }
 

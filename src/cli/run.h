@@ -52,16 +52,22 @@ struct run_report {
 	struct err err;
 };
 
+/* Prints the whole report as one object. Returns 0 or a negative errno with err filled. */
 int run_print_json(const struct run_report *report, struct err *err);
+/* Says on standard error how long each part took. */
 void run_print_trace(const struct run_report *report);
 
-/*
- * Puts an environment together: base ("KEY=VALUE", count of them), then the assignments of the
- * options, later ones in place of earlier ones. "KEY" alone takes the caller's value, or nothing
- * when it has none. With a terminal TERM comes from the caller when nobody set it.
- * Give *ret_list to env_list_free; its items point into base and the options as well. Returns 0, or
- * a negative errno with err filled.
- */
+struct env_input {
+	/* "KEY=VALUE", as the Boxfile has them. */
+	char *const *base;
+	size_t base_count;
+	/* "KEY=VALUE", or "KEY" alone for the caller's own value (nothing when it has none). */
+	const char *const *options;
+	size_t option_count;
+	/* TERM comes from the caller when nobody sets it. */
+	bool terminal;
+};
+
 struct env_list {
 	const char **items;
 	size_t count;
@@ -70,8 +76,12 @@ struct env_list {
 	size_t made_count;
 };
 
-int env_list_make(char *const *base, size_t base_count, const char *const *options,
-		  size_t option_count, bool terminal, struct env_list *ret_list, struct err *err);
+/*
+ * Puts an environment together; later assignments stand in place of earlier ones. Give *ret_list to
+ * env_list_free; its items point into the input as well. Returns 0, or a negative errno with err
+ * filled.
+ */
+int env_list_make(const struct env_input *input, struct env_list *ret_list, struct err *err);
 void env_list_free(struct env_list *list);
 
 /* Writes base64 (RFC 4648) of size bytes; owned by the caller. NULL without memory. */

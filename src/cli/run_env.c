@@ -84,25 +84,24 @@ static bool has_key(const struct env_list *list, const char *key)
 	return false;
 }
 
-int env_list_make(char *const *base, size_t base_count, const char *const *options,
-		  size_t option_count, bool terminal, struct env_list *ret_list, struct err *err)
+int env_list_make(const struct env_input *input, struct env_list *ret_list, struct err *err)
 {
 	struct env_list list = {0};
 	int rc = 0;
 
 	/* One more than there can be, for TERM and so that nothing is of size 0. */
-	list.items = calloc(base_count + option_count + 1, sizeof(*list.items));
-	list.made = calloc(option_count + 1, sizeof(*list.made));
+	list.items = calloc(input->base_count + input->option_count + 1, sizeof(*list.items));
+	list.made = calloc(input->option_count + 1, sizeof(*list.made));
 	if (!list.items || !list.made) {
 		rc = err_context(err, -ENOMEM, "environment");
 	}
-	for (size_t i = 0; rc == 0 && i < base_count; i++) {
-		set_item(&list, base[i]);
+	for (size_t i = 0; rc == 0 && i < input->base_count; i++) {
+		set_item(&list, input->base[i]);
 	}
-	for (size_t i = 0; rc == 0 && i < option_count; i++) {
-		rc = set_option(&list, options[i], err);
+	for (size_t i = 0; rc == 0 && i < input->option_count; i++) {
+		rc = set_option(&list, input->options[i], err);
 	}
-	if (rc == 0 && terminal && !has_key(&list, "TERM")) {
+	if (rc == 0 && input->terminal && !has_key(&list, "TERM")) {
 		rc = set_from_caller(&list, "TERM", err);
 	}
 	if (rc < 0) {

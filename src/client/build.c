@@ -13,6 +13,8 @@
  * to a build that was killed: it is removed. SIGINT, SIGTERM and SIGHUP are blocked during a build
  * and taken from a signalfd by whoever waits, so that everything started is ended again in order.
  */
+#include "client/build.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +31,6 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "client/base.h"
-#include "client/build.h"
 #include "client/state.h"
 #include "engine/engine.h"
 #include "engine/fingerprint.h"

@@ -56,10 +56,22 @@ bool build_key_is(int dir_fd, const char *path, const char *text);
 /* Unpacks the base into stage/image/image.ext4. */
 int build_image(struct build *build, struct err *err);
 
-/* Runs box-image in its jail with one output (and, when input_fd is one, an input), beside the
- * producer of that input (may be NULL). verb is its first argument. */
-int build_run_image(struct build *build, const char *verb, int input_fd, int output_fd,
-		    uint64_t size_bytes, struct task *producer, struct err *err);
+/* One call of box-image. */
+struct image_job {
+	/* Its first argument: "tar" or "empty". */
+	const char *verb;
+	/* The archive, or -EBADF. */
+	int input_fd;
+	/* The empty file that becomes the disk. */
+	int output_fd;
+	uint64_t size_bytes;
+	/* Writes the archive, or NULL; ended with it. */
+	struct task *producer;
+};
+
+/* Runs box-image in its jail, beside its producer. Returns 0 or a negative errno with err filled.
+ */
+int build_run_image(struct build *build, const struct image_job *job, struct err *err);
 
 /* The Boxfile's lines, files and users, run inside a machine that writes to the staged image. */
 int build_customize(struct build *build, struct err *err);

@@ -26,7 +26,12 @@ static int make_base(struct build *build, struct err *err)
 	if (fd < 0) {
 		return err_context(err, -errno, "cannot make the file of /data");
 	}
-	rc = build_run_image(build, "empty", -EBADF, fd, build->spec->data_size_bytes, NULL, err);
+	rc = build_run_image(build,
+			     &(struct image_job){.verb = "empty",
+						 .input_fd = -EBADF,
+						 .output_fd = fd,
+						 .size_bytes = build->spec->data_size_bytes},
+			     err);
 	if (rc < 0) {
 		return err_context(err, rc, "/data");
 	}

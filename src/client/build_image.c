@@ -119,31 +119,30 @@ static int start_image(const char *const *argv, int input_fd, int output_fd,
 	return 0;
 }
 
-int build_run_image(struct build *build, const char *verb, int input_fd, int output_fd,
-		    uint64_t size_bytes, struct task *producer, struct err *err)
+int build_run_image(struct build *build, const struct image_job *job, struct err *err)
 {
 	char size[32], input[16], output[16];
-	const char *argv[8] = {"box-image", verb};
+	const char *argv[8] = {"box-image", job->verb};
 	struct jail_process process = {.pid = -1, .pidfd = -EBADF, .notify_fd = -EBADF};
 	struct task tasks[TASKS_MAX];
 	struct task_watch watch = {build->signal_fd, on_line, build};
 	size_t count = 0, argc = 2;
 	int rc;
 
-	snprintf(size, sizeof(size), "%llu", (unsigned long long)size_bytes);
+	snprintf(size, sizeof(size), "%llu", (unsigned long long)job->size_bytes);
 	snprintf(input, sizeof(input), "%d", IMAGE_INPUT);
 	snprintf(output, sizeof(output), "%d", IMAGE_OUTPUT);
-	if (input_fd >= 0) {
+	if (job->input_fd >= 0) {
 		argv[argc++] = input;
 	}
 	argv[argc++] = output;
 	argv[argc++] = size;
 	argv[argc] = NULL;
-	if (producer && producer->pid > 0) {
-		tasks[count++] = *producer;
-		*producer = (struct task)TASK_NONE;
+	if (job->producer && job->producer->pid > 0) {
+		tasks[count++] = *job->producer;
+		*job->producer = (struct task)TASK_NONE;
 	}
-	rc = start_image(argv, input_fd, output_fd, &process, &tasks[count], err);
+	rc = start_image(argv, job->input_fd, job->output_fd, &process, &tasks[count], err);
 	if (rc < 0) {
 		if (count > 0) {
 			task_end(&tasks[0]);
@@ -178,8 +177,13 @@ int build_image(struct build *build, struct err *err)
 	if (input.producer.pid < 0) {
 		build_step(build, "image: writing the disk");
 	}
-	rc = build_run_image(build, "tar", input.fd, output_fd, build->spec->disk_size_bytes,
-			     &input.producer, err);
+	rc = build_run_image(build,
+			     &(struct image_job){.verb = "tar",
+						 .input_fd = input.fd,
+						 .output_fd = output_fd,
+						 .size_bytes = build->spec->disk_size_bytes,
+						 .producer = &input.producer},
+			     err);
 	base_close(&input);
 	base_sweep_debian(build->stage_fd);
 	if (rc < 0 && rc != -EINTR) {

@@ -164,7 +164,7 @@ static int run_lines(struct build *build, struct client_machine *machine, const 
 		int rc;
 
 		text_quote(lines[i], MIN(length, (size_t)LINE_SHOWN_MAX), shown, sizeof(shown));
-		snprintf(what, sizeof(what), "%s line %zu (%s%s)", key, i + 1, shown,
+		snprintf(what, sizeof(what), "%s line %zu (\"%s%s\")", key, i + 1, shown,
 			 length > LINE_SHOWN_MAX ? "…" : "");
 		build_step(build, "machine: %s", what);
 		rc = build_command(build, machine,
@@ -363,8 +363,9 @@ int build_customize(struct build *build, struct err *err)
 	const struct spec *spec = build->spec;
 	int rc;
 
+	/* A root that can never be written must have got its mount points before. */
 	if (spec->run_count + spec->runcmd_count + spec->file_count + spec->user_count == 0 &&
-	    strcmp(spec->user, AGENT_NAME) != 0) {
+	    strcmp(spec->user, AGENT_NAME) != 0 && !spec->readonly) {
 		return 0;
 	}
 	build_step(build, "machine: starting, to run the Boxfile's lines inside");

@@ -50,6 +50,8 @@ struct run {
 	struct client_result *result;
 	uint32_t stream;
 	bool exited;
+	/* Why there will be no exit, or 0: the machine has ended first. */
+	int failure;
 	unsigned interrupts;
 	bool raw;
 	struct termios saved;
@@ -153,7 +155,8 @@ static void finish_stdin(struct run *run)
 /* Which event each copy waits for now: its target when it holds bytes, else its source. */
 static nfds_t prepare(struct run *run, struct pollfd *waits)
 {
-	waits[0] = (struct pollfd){.fd = run->machine->socket, .events = POLLIN};
+	waits[0] = (struct pollfd){.fd = run->failure ? -1 : run->machine->socket,
+				   .events = POLLIN};
 	waits[1] = (struct pollfd){.fd = run->machine->signal_fd, .events = POLLIN};
 	for (size_t i = 0; i < COPY_COUNT; i++) {
 		const struct copy *copy = &run->copies[i];
@@ -229,15 +232,18 @@ static bool output_done(const struct run *run)
 	return true;
 }
 
-/* Copies until the command and its output have ended. 0, or a negative errno with err filled. */
+/*
+ * Copies until the command and its output have ended. What came before the machine failed is still
+ * copied. Returns 0, or a negative errno with err filled.
+ */
 static int pump(struct run *run, struct err *err)
 {
-	while (!run->exited || !output_done(run)) {
+	while (!(run->exited || run->failure) || !output_done(run)) {
 		struct pollfd waits[2 + COPY_COUNT];
 		nfds_t count = prepare(run, waits);
-		int number, rc;
+		int number;
 
-		if (run->exited) {
+		if (run->exited || run->failure) {
 			/* Its input interests nobody any more. */
 			close_fd(&run->copies[COPY_STDIN].to);
 			run->copies[COPY_STDIN].ended = true;
@@ -257,13 +263,10 @@ static int pump(struct run *run, struct err *err)
 		}
 		move_bytes(run, waits);
 		if (waits[0].revents) {
-			rc = take_message(run, err);
-			if (rc < 0) {
-				return rc;
-			}
+			run->failure = take_message(run, err);
 		}
 	}
-	return 0;
+	return run->failure;
 }
 
 static int make_pipe(int *ret_read, int *ret_write)

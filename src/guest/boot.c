@@ -237,7 +237,7 @@ static void open_data(struct machine *machine)
  * noatime: reading a file must not write to the overlay. noinit_itable: no kernel thread that
  * zeroes inode tables behind our back; a new image is sparse, so they are zeros already.
  */
-static int mount_root(struct err *err)
+static int mount_root(struct machine *machine, struct err *err)
 {
 	char path[32];
 	int rc = await_device("/sys/block", "serial", "root", path, sizeof(path));
@@ -248,6 +248,13 @@ static int mount_root(struct err *err)
 	rc = make_directory("/root", 0755);
 	if (rc == 0 && mount(path, "/root", "ext4", MS_NOATIME, "noinit_itable") < 0) {
 		rc = -errno;
+	}
+	if (rc == -EACCES || rc == -EROFS) {
+		/* The disk itself cannot be written: the Boxfile says `readonly`. */
+		machine->root_readonly = true;
+		rc = mount(path, "/root", "ext4", MS_RDONLY | MS_NOATIME, "noinit_itable") < 0
+			     ? -errno
+			     : 0;
 	}
 	if (rc < 0) {
 		return err_set(err, rc, "mount", "cannot mount the root file system of %s: %s",
@@ -394,7 +401,7 @@ static int open_inside(struct machine *machine, struct err *err)
 /* Everything that the host can be told about once the control port is open. */
 static int boot_root(struct machine *machine, struct err *err)
 {
-	int rc = mount_root(err);
+	int rc = mount_root(machine, err);
 
 	if (rc < 0) {
 		return rc;

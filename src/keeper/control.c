@@ -156,6 +156,13 @@ void control_free(struct control *control)
 	free(control);
 }
 
+void control_drain(struct control *control)
+{
+	/* The peer is gone or about to be, so this ends; a window for each channel bounds it. */
+	while (control && read_some(control)) {
+	}
+}
+
 bool control_has_room(const struct control *control)
 {
 	return control->out_size + WIRE_FRAME_MAX <= OUT_BULK_MAX;

@@ -255,9 +255,13 @@ void files_describe(const struct files *files, const struct ipc_start *start,
 	config->devices_fd = files->devices_fd;
 	config->disk_count = 2;
 	*root = (struct engine_disk){.serial = "root", .size_bytes = files->spec->disk_size_bytes};
+	/* Root inside could make a mount writable again; the disk it cannot. */
+	root->read_only = files->spec->readonly && start->mode != IPC_START_BUILD;
 	add_layer(root, files->image_fd, false);
-	add_layer(root, files->snapshot_root_fd, true);
-	add_layer(root, files->overlay_fd, true);
+	if (!root->read_only) {
+		add_layer(root, files->snapshot_root_fd, true);
+		add_layer(root, files->overlay_fd, true);
+	}
 	*data = (struct engine_disk){.serial = "data", .size_bytes = files->spec->data_size_bytes};
 	add_layer(data, files->data_base_fd, false);
 	add_layer(data, files->data_fd, true);

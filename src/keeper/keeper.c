@@ -145,6 +145,8 @@ static void on_engine_ended(void *data, const struct err *err)
 	struct err copy = *err;
 	const char *line;
 
+	/* What the guest had said before is still on its way; it comes before the end. */
+	control_drain(keeper->control);
 	keeper_read_console(keeper);
 	line = panic_line(keeper);
 	if (line) {
@@ -154,6 +156,10 @@ static void on_engine_ended(void *data, const struct err *err)
 		err_set(&copy, -EIO, "guest-ended",
 			"%s: the guest switched its machine off or restarted it",
 			keeper->start.name);
+	} else if (keeper->phase == KEEPER_STARTING && keeper->files.restore) {
+		err_context(&copy, -EIO, "%s: the snapshot could not be restored",
+			    keeper->start.name);
+		err_mend(&copy, "make it again: box build --no-cache %s", keeper->start.name);
 	}
 	keeper_fail(keeper, &copy);
 }
@@ -207,7 +213,7 @@ static int send_setup(struct keeper *keeper)
 	if (keeper->files.data_fd >= 0) {
 		setup.flags |= WIRE_SETUP_DATA;
 	}
-	if (keeper->files.spec->readonly && keeper->start.mode == IPC_START_RUN) {
+	if (keeper->files.spec->readonly && keeper->start.mode != IPC_START_BUILD) {
 		setup.flags |= WIRE_SETUP_READONLY;
 	}
 	size = wire_setup_encode(&setup, payload);

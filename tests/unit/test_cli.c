@@ -261,7 +261,8 @@ static void environment_later_wins(void **state)
 	setenv("FROM_CALLER", "mine", 1);
 	setenv("TERM", "xterm-test", 1);
 	unsetenv("NOT_THERE");
-	assert_int_equal(env_list_make(base, 2, options, 5, true, &list, NULL), 0);
+	assert_int_equal(env_list_make(&(struct env_input){base, 2, options, 5, true}, &list, NULL),
+			 0);
 	assert_int_equal(list.count, 5);
 	assert_string_equal(list.items[0], "A=spec");
 	assert_string_equal(list.items[1], "B=second");
@@ -271,12 +272,13 @@ static void environment_later_wins(void **state)
 	env_list_free(&list);
 
 	options[0] = "TERM=dumb";
-	assert_int_equal(env_list_make(NULL, 0, options, 1, true, &list, NULL), 0);
+	assert_int_equal(env_list_make(&(struct env_input){NULL, 0, options, 1, true}, &list, NULL),
+			 0);
 	assert_int_equal(list.count, 1);
 	assert_string_equal(list.items[0], "TERM=dumb");
 	env_list_free(&list);
 
-	assert_int_equal(env_list_make(NULL, 0, NULL, 0, false, &list, NULL), 0);
+	assert_int_equal(env_list_make(&(struct env_input){0}, &list, NULL), 0);
 	assert_int_equal(list.count, 0);
 	env_list_free(&list);
 }
@@ -290,7 +292,9 @@ static void environment_with_bad_keys(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		struct err err = {0};
 
-		assert_int_equal(env_list_make(NULL, 0, &bad[i], 1, false, &list, &err), -EINVAL);
+		assert_int_equal(
+			env_list_make(&(struct env_input){NULL, 0, &bad[i], 1, false}, &list, &err),
+			-EINVAL);
 		assert_non_null(strstr(err.text, "--env"));
 	}
 }
