@@ -155,8 +155,8 @@ static void finish_stdin(struct run *run)
 /* Which event each copy waits for now: its target when it holds bytes, else its source. */
 static nfds_t prepare(struct run *run, struct pollfd *waits)
 {
-	waits[0] = (struct pollfd){.fd = run->failure ? -1 : run->machine->socket,
-				   .events = POLLIN};
+	waits[0] =
+		(struct pollfd){.fd = run->failure ? -1 : run->machine->socket, .events = POLLIN};
 	waits[1] = (struct pollfd){.fd = run->machine->signal_fd, .events = POLLIN};
 	for (size_t i = 0; i < COPY_COUNT; i++) {
 		const struct copy *copy = &run->copies[i];

@@ -21,6 +21,7 @@ struct outbox {
 	uint8_t data[OUTBOX_BYTES];
 };
 
+/* Whether everything that was put in has gone out. */
 static inline bool outbox_empty(const struct outbox *outbox)
 {
 	return outbox->start == outbox->end;

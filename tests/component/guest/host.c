@@ -59,8 +59,8 @@ static void end_children(void)
 		if (file) {
 			fclose(file);
 		}
-		for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
-			kill((pid_t)atoi(word), SIGKILL);
+		for (char *word = text, *end; strtol(word, &end, 10) > 0; word = end) {
+			kill((pid_t)strtol(word, NULL, 10), SIGKILL);
 		}
 		if (waitpid(-1, NULL, 0) < 0) {
 			return;
