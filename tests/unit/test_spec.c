@@ -31,6 +31,9 @@ static struct spec *parse(const char *text)
 	return spec;
 }
 
+/* What is said when no word is near. */
+#define GENERAL_MEND "`box help boxfile` tells what each key takes"
+
 /* The text is refused with exactly this message; mend may be NULL: none is looked for. */
 static void refused_bytes(const char *text, size_t size, const char *message, const char *mend)
 {
@@ -170,7 +173,8 @@ static void test_scalar_limits(void **state)
 		"did you mean \"strict\"?");
 	refused("network: brigde", "B:1:10: network: \"brigde\" is none of none, bridge",
 		"did you mean \"bridge\"?");
-	refused("network: zzzzzz", "B:1:10: network: \"zzzzzz\" is none of none, bridge", "");
+	refused("network: zzzzzz", "B:1:10: network: \"zzzzzz\" is none of none, bridge",
+		GENERAL_MEND);
 }
 
 static void test_sizes(void **state)
@@ -267,7 +271,7 @@ static void test_shape(void **state)
 		"did you mean \"packages\"?");
 	refused("# x\n\n  timeout: 3", "B:3:3: unknown key \"timeout\" in a Boxfile",
 		"did you mean \"timeout_seconds\"?");
-	refused("zzzzzzzz: 3", "B:1:1: unknown key \"zzzzzzzz\" in a Boxfile", "");
+	refused("zzzzzzzz: 3", "B:1:1: unknown key \"zzzzzzzz\" in a Boxfile", GENERAL_MEND);
 	refused("\"a\\e[2J\\n\": 3", "B:1:1: unknown key \"a\\e[2J\\n\" in a Boxfile", NULL);
 	refused("cpus: 1\nbase: tiny\ncpus: 2",
 		"B:3:1: the key \"cpus\" stands twice, first in line 1", NULL);
