@@ -1,10 +1,24 @@
 #include "base/program.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+void program_begin(void)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+		/* Opened the wrong way round, so that their use fails as that of a closed one does.
+		 * open(2) takes the lowest free number, which is fd. */
+		if (fcntl(fd, F_GETFD) < 0) {
+			(void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+		}
+	}
+	sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+}
 
 /* Cuts path after its last component is gone, when that component is name. */
 static int strip(char *path, const char *name)

@@ -4,6 +4,13 @@
 #include <stddef.h>
 
 /*
+ * Makes the process what all of box counts on, whatever its caller left it: descriptors 0, 1 and 2
+ * are taken (a closed one fails as before, but no file of ours can get its number), and children
+ * that end are waited for. First in main.
+ */
+void program_begin(void);
+
+/*
  * The path of a file below PREFIX, where the running program is PREFIX/bin/NAME or
  * PREFIX/libexec/box/NAME. Returns 0, -ENAMETOOLONG, or a negative errno of readlink(2).
  */

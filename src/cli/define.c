@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,10 +154,22 @@ int cli_new(const struct cli_args *args, struct err *err)
 	return EXIT_OK;
 }
 
+/* Waits for what fork(2) returned. */
+static int wait_for(pid_t pid, int *ret_status)
+{
+	int rc = pid < 0 ? -errno : 0;
+
+	while (rc == 0 && waitpid(pid, ret_status, 0) < 0) {
+		rc = errno == EINTR ? 0 : -errno;
+	}
+	return rc;
+}
+
 /* Runs the editor, which may be written with arguments, through the shell. */
 static int run_editor(const char *path, struct err *err)
 {
 	const char *editor = getenv("VISUAL");
+	struct sigaction ignore = {.sa_handler = SIG_IGN}, interrupt, quit;
 	char command[1024];
 	int status, rc;
 	pid_t pid;
@@ -167,21 +180,26 @@ static int run_editor(const char *path, struct err *err)
 	if (!editor || !editor[0]) {
 		editor = "vi";
 	}
-	if (snprintf(command, sizeof(command), "%s \"$1\"", editor) >= (int)sizeof(command)) {
+	/* The shell in between must outlive Ctrl-C as well, and the editor must not ignore it. */
+	if (snprintf(command, sizeof(command), "trap : INT QUIT; %s \"$1\"", editor) >=
+	    (int)sizeof(command)) {
 		return err_context(err, -ENAMETOOLONG, "EDITOR");
 	}
+	/* Ctrl-C is the editor's: it goes to all of the foreground, and we must outlive it. */
+	sigaction(SIGINT, &ignore, &interrupt);
+	sigaction(SIGQUIT, &ignore, &quit);
 	pid = fork();
-	if (pid < 0) {
-		return err_context(err, -errno, "cannot start the editor");
-	}
 	if (pid == 0) {
+		sigaction(SIGINT, &interrupt, NULL);
+		sigaction(SIGQUIT, &quit, NULL);
 		execl("/bin/sh", "sh", "-c", command, "sh", path, (char *)NULL);
 		_exit(EXIT_NOT_FOUND);
 	}
-	while (waitpid(pid, &status, 0) < 0) {
-		if (errno != EINTR) {
-			return err_context(err, -errno, "editor");
-		}
+	rc = wait_for(pid, &status);
+	sigaction(SIGINT, &interrupt, NULL);
+	sigaction(SIGQUIT, &quit, NULL);
+	if (rc < 0) {
+		return err_context(err, rc, "cannot start the editor");
 	}
 	if (status == 0) {
 		return 0;

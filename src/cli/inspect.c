@@ -56,7 +56,8 @@ int cli_verify(const struct cli_args *args, struct err *err)
 		line += length + (line[length] != '\0');
 	}
 	if (result.differences[0]) {
-		printf("%s is not as it was built; `box build %s` makes it anew\n", name, name);
+		printf("%s is not as it was built; `box build --no-cache %s` makes it anew\n", name,
+		       name);
 		return EXIT_NEGATIVE;
 	}
 	printf("%s: the machine has a kernel of its own, and all is as it was built\n", name);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/exit.h"
+#include "base/program.h"
 #include "base/text.h"
 #include "cli/cli.h"
 
@@ -119,6 +120,7 @@ int main(int argc, char **argv)
 	struct err err = {0};
 	int rc;
 
+	program_begin();
 	cli_began_ns = clock_monotonic_ns();
 	rc = dispatch(argc, argv, &err);
 	if (rc < 0) {

@@ -36,10 +36,18 @@ bool cli_has_color(FILE *stream)
 static void print_line(FILE *out, const char *prefix, const char *text)
 {
 	fputs(prefix, out);
-	for (; *text; text++) {
-		unsigned char byte = (unsigned char)*text;
+	while (*text) {
+		uint32_t code_point = 0;
+		size_t length = text_utf8_decode(text, strlen(text), &code_point);
+		bool control = code_point < ' ' || (code_point >= 0x7f && code_point < 0xa0);
 
-		fputc(byte < ' ' || byte == 0x7f ? '?' : byte, out);
+		if (length == 0 || control) {
+			fputc('?', out);
+			text += length == 0 ? 1 : length;
+			continue;
+		}
+		fwrite(text, 1, length, out);
+		text += length;
 	}
 	fputc('\n', out);
 }

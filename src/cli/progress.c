@@ -43,16 +43,23 @@ static size_t terminal_columns(void)
 									       : COLUMNS_DEFAULT;
 }
 
-/* Cuts text to a number of characters, whole ones only. */
+/*
+ * Cuts text to a number of columns, whole characters only. From Hangul Jamo on a character is taken
+ * to be two columns wide: many are, and a line that wraps could not be written over.
+ */
 static void cut(char *text, size_t columns)
 {
 	size_t seen = 0, i = 0, size = strlen(text);
 
-	while (text[i] && seen < columns) {
-		size_t length = text_utf8_decode(text + i, size - i, NULL);
+	while (text[i]) {
+		uint32_t code_point = 0;
+		size_t length = text_utf8_decode(text + i, size - i, &code_point);
 
+		seen += code_point >= 0x1100 ? 2 : 1;
+		if (seen > columns) {
+			break;
+		}
 		i += length > 0 ? length : 1;
-		seen++;
 	}
 	text[i] = '\0';
 }

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/exit.h"
 #include "cli/cli.h"
+#include "client/state.h"
 
 int cli_destroy(const struct cli_args *args, struct err *err)
 {
@@ -35,6 +36,8 @@ int cli_destroy(const struct cli_args *args, struct err *err)
 			return EXIT_NEGATIVE;
 		}
 	}
+	/* A build that was killed may have left a directory outside, which only its stage names. */
+	client_build_sweep(sandbox_fd);
 	rc = store_destroy(&store, name, with_data, &kept, err);
 	if (kept) {
 		printf("%s\n", kept);

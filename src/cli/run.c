@@ -202,7 +202,13 @@ static int start_and_run(struct run_job *job, struct err *err)
 		return rc;
 	}
 	/* Only now is /data complete on the disk. */
-	return client_stop(machine, err);
+	rc = client_stop(machine, err);
+	if (rc == 0 && job->report.result.output_error < 0) {
+		rc = job->report.result.output_error;
+		err_set(err, rc, "output", "cannot write the command's output: %s", strerror(-rc));
+		err_mend(err, "look at where standard output and standard error go");
+	}
+	return rc;
 }
 
 /* Why a command did not begin is told as a shell would. */
@@ -273,6 +279,13 @@ static int run_job(struct run_job *job, struct err *err)
 	}
 	if (rc == 0) {
 		rc = start_and_run(job, err);
+	}
+	/* A guest that was too busy to end its command was ended with its machine; what a person
+	 * asked for, the limit, has been kept all the same. */
+	if (rc < 0 && report->finished && report->result.timed_out &&
+	    strcmp(err->code, "guest-stuck") == 0) {
+		*err = (struct err){0};
+		rc = 0;
 	}
 	report->gone_ns = clock_monotonic_ns();
 	capture_end(&report->out);

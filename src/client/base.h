@@ -49,5 +49,8 @@ void base_close(struct base_input *input);
 int base_open_debian(const struct spec *spec, int stage_fd, struct base_input *ret_input,
 		     struct err *err);
 
+/* Says below a failure of mmdebstrap what would mend it, where its own words tell. */
+void base_mend_debian(struct err *err);
+
 /* Removes what an mmdebstrap of a build that was killed may have left behind. */
 void base_sweep_debian(int stage_fd);

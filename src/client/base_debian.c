@@ -274,6 +274,29 @@ int base_open_debian(const struct spec *spec, int stage_fd, struct base_input *r
 	return rc;
 }
 
+void base_mend_debian(struct err *err)
+{
+	/* What apt says, and what it means to whoever wrote the Boxfile. */
+	static const struct {
+		const char *said;
+		const char *mend;
+	} known[] = {
+		{"Unable to locate package", "look at the names under packages in the Boxfile"},
+		{"has no installation candidate",
+		 "look at the names under packages in the Boxfile"},
+		{"Failed to fetch", "see whether the mirror can be reached from here, or set "
+				    "BOX_MIRROR to the URL of another one"},
+		{"does not have a Release file", "look at the suite in the Boxfile, or set "
+						 "BOX_MIRROR to the URL of a mirror that has it"},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(known) && err && err->mend[0] == '\0'; i++) {
+		if (strstr(err->text, known[i].said)) {
+			err_mend(err, "%s", known[i].mend);
+		}
+	}
+}
+
 /* Removes a tree whose files belong to subordinate IDs, by the program that made it. */
 static void remove_as_subids(int stage_fd, const char *path)
 {

@@ -268,6 +268,17 @@ static int build_everything(struct build *build, struct err *err)
 	return rc;
 }
 
+/* A signal that the caller has switched off, as nohup(1) does, stays so: one that is blocked would
+ * be read from the signalfd all the same. */
+static void add_signal(sigset_t *signals, int number)
+{
+	struct sigaction action;
+
+	if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+		sigaddset(signals, number);
+	}
+}
+
 /* Runs the build with signals held back, and leaves none of them pending. */
 static int build_guarded(struct build *build, struct err *err)
 {
@@ -276,9 +287,9 @@ static int build_guarded(struct build *build, struct err *err)
 	int rc;
 
 	sigemptyset(&signals);
-	sigaddset(&signals, SIGINT);
-	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGHUP);
+	add_signal(&signals, SIGINT);
+	add_signal(&signals, SIGTERM);
+	add_signal(&signals, SIGHUP);
 	sigprocmask(SIG_BLOCK, &signals, &before);
 	build->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
 	if (build->signal_fd < 0) {

@@ -187,6 +187,7 @@ int build_image(struct build *build, struct err *err)
 	base_close(&input);
 	base_sweep_debian(build->stage_fd);
 	if (rc < 0 && rc != -EINTR) {
+		base_mend_debian(err);
 		return err_context(err, rc, "%s", input.label);
 	}
 	if (rc == 0 && fsync(output_fd) < 0) {

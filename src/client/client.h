@@ -42,6 +42,7 @@ struct client_machine;
  * Starts a machine of sandbox name and waits until it answers. *ret_machine is owned by the
  * caller and given back with client_machine_free. Returns 0 or a negative errno with err filled.
  * With -EINTR a signal (SIGINT, SIGTERM, SIGHUP) ended the wait and everything is gone again.
+ * Signals that this process ignores stay ignored.
  */
 int client_start(struct store *store, const char *name, const struct client_start_options *options,
 		 struct client_machine **ret_machine, struct err *err);
@@ -79,6 +80,9 @@ struct client_result {
 	char reason[256];
 	/* The machine was ended by a second SIGINT or SIGHUP; exit is then a signal. */
 	bool interrupted;
+	/* Why stdout could not be written, as a negative errno; 0 when it was, and also when its
+	 * reader has gone. */
+	int output_error;
 	uint64_t stdout_bytes;
 	uint64_t stderr_bytes;
 	uint64_t started_ns;

@@ -3,7 +3,8 @@
  *
  * Nothing here may block for long but poll(2): a slow reader of the output must not keep a signal
  * or the end of the machine from being seen. So at most PIPE_BUF bytes go to a descriptor that
- * poll(2) called writable, which it then takes at once.
+ * poll(2) called writable, which it then takes at once. A terminal would not: it is opened once
+ * more, without blocking.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,11 +28,16 @@
 
 /* What one read takes; a pipe holds as much. */
 #define CHUNK_BYTES 65536
+/* A terminal may be called writable with too little room for a line's end; then it is asked again
+ * after this, which nobody notices. */
+#define TERMINAL_PAUSE_MS 10
 
 /* Bytes on their way from one descriptor to another. */
 struct copy {
 	int from;
 	int to;
+	/* Our own descriptor of a terminal, which is then also `to`; else -EBADF. */
+	int own;
 	/* What one write to `to` may carry without blocking. */
 	size_t piece;
 	bool ended;
@@ -100,8 +106,27 @@ static bool on_signal(struct run *run, int number)
 static void close_copy(struct copy *copy)
 {
 	close_fd(&copy->from);
+	close_fd(&copy->own);
 	copy->filled = 0;
 	copy->ended = true;
+}
+
+/*
+ * Like a local pipe: the command learns of it by SIGPIPE, the rest is dropped. That a reader has
+ * gone is for the command alone; that its output has no room is for the caller too. A descriptor
+ * that was closed from the start only drops what it gets.
+ */
+static void take_write_error(struct run *run, const struct copy *copy, int error)
+{
+	if (copy == &run->copies[COPY_STDIN] || copy->broken) {
+		return;
+	}
+	if (copy == &run->copies[COPY_STDOUT] && error != EPIPE) {
+		run->result->output_error = -error;
+	}
+	if (error != EBADF) {
+		order(run, IPC_SIGNAL, SIGPIPE);
+	}
 }
 
 static void write_some(struct run *run, struct copy *copy)
@@ -110,13 +135,15 @@ static void write_some(struct run *run, struct copy *copy)
 
 	written = write(copy->to, copy->bytes + copy->start, MIN(copy->filled, copy->piece));
 	if (written < 0) {
-		if (errno == EAGAIN || errno == EINTR) {
+		int error = errno;
+
+		if (error == EAGAIN && copy->own >= 0) {
+			poll(NULL, 0, TERMINAL_PAUSE_MS);
+		}
+		if (error == EAGAIN || error == EINTR) {
 			return;
 		}
-		/* Like a local pipe: the command learns of it by SIGPIPE, the rest is dropped. */
-		if (copy != &run->copies[COPY_STDIN] && !copy->broken) {
-			order(run, IPC_SIGNAL, SIGPIPE);
-		}
+		take_write_error(run, copy, error);
 		copy->broken = true;
 		copy->filled = 0;
 		return;
@@ -290,6 +317,20 @@ static size_t piece_of(int fd)
 									     : PIPE_BUF;
 }
 
+static void prepare_output(struct copy *copy, int fd)
+{
+	char path[32];
+
+	copy->from = copy->own = -EBADF;
+	copy->piece = piece_of(fd);
+	if (fd >= 0 && isatty(fd)) {
+		/* A flag on the caller's own description would be seen by its shell as well. */
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		copy->own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	}
+	copy->to = copy->own >= 0 ? copy->own : fd;
+}
+
 static int encode_request(const struct client_command *command, int *ret_fd, struct err *err)
 {
 	_cleanup_free_ uint8_t *payload = malloc(WIRE_EXEC_MAX);
@@ -400,11 +441,9 @@ int client_run(struct client_machine *machine, const struct client_command *comm
 	run->copies[COPY_STDIN].from = command->stdin_fd;
 	run->copies[COPY_STDIN].to = -EBADF;
 	run->copies[COPY_STDIN].piece = PIPE_BUF;
-	run->copies[COPY_STDOUT].from = run->copies[COPY_STDERR].from = -EBADF;
-	run->copies[COPY_STDOUT].to = command->stdout_fd;
-	run->copies[COPY_STDOUT].piece = piece_of(command->stdout_fd);
-	run->copies[COPY_STDERR].to = command->stderr_fd;
-	run->copies[COPY_STDERR].piece = piece_of(command->stderr_fd);
+	run->copies[COPY_STDIN].own = -EBADF;
+	prepare_output(&run->copies[COPY_STDOUT], command->stdout_fd);
+	prepare_output(&run->copies[COPY_STDERR], command->stderr_fd);
 	rc = begin(run, err);
 	if (rc == 0) {
 		set_raw(run);

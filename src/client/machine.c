@@ -64,7 +64,13 @@ static int take_signals(struct client_machine *machine)
 
 	sigemptyset(&set);
 	for (size_t i = 0; i < ARRAY_SIZE(signals); i++) {
-		sigaddset(&set, signals[i]);
+		struct sigaction action;
+
+		/* What our caller had ignored (nohup, a shell's background job) stays ignored; a
+		 * signalfd would report it all the same. */
+		if (sigaction(signals[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+			sigaddset(&set, signals[i]);
+		}
 	}
 	if (sigprocmask(SIG_BLOCK, &set, &machine->old_mask) < 0) {
 		return -errno;
@@ -98,12 +104,38 @@ static bool stop_wanted(struct client_machine *machine)
 	return false;
 }
 
+/* What a try has left is no reason of a later error. */
+static void forget(struct err *err)
+{
+	if (err) {
+		*err = (struct err){0};
+	}
+}
+
 /* Waits for a time, or until a signal comes: then true. */
 static bool pause_ms(struct client_machine *machine, int timeout_ms)
 {
 	struct pollfd wait = {.fd = machine->signal_fd, .events = POLLIN};
 
 	return poll(&wait, 1, timeout_ms) > 0 && stop_wanted(machine);
+}
+
+/* Waits until no build or destroy of the sandbox is under way. Signals are ours, so flock(2) cannot
+ * be left to wait: nothing would end it. */
+static int hold_live(struct client_machine *machine, struct err *err)
+{
+	for (;;) {
+		int fd = store_lock_live(machine->sandbox_fd, false, false, err);
+
+		if (fd != -EAGAIN) {
+			machine->live_fd = fd;
+			return fd < 0 ? fd : 0;
+		}
+		forget(err);
+		if (pause_ms(machine, COPY_RETRY_MS)) {
+			return interrupted(machine, err);
+		}
+	}
 }
 
 /* Takes /data for this machine, saying so when it has to wait for its turn. */
@@ -131,8 +163,33 @@ static int hold_data(struct client_machine *machine, const struct client_start_o
 			notice(options, text);
 			said = true;
 		}
+		forget(err);
 		if (pause_ms(machine, COPY_RETRY_MS)) {
 			return interrupted(machine, err);
+		}
+	}
+}
+
+/* Waits until the socket can be read; a keeper copies for as long as its disk takes. */
+static int await_answer(struct client_machine *machine, int socket, struct err *err)
+{
+	struct pollfd waits[2] = {
+		{.fd = socket, .events = POLLIN},
+		{.fd = machine->signal_fd, .events = POLLIN},
+	};
+
+	for (;;) {
+		if (poll(waits, 2, -1) < 0) {
+			if (errno != EINTR) {
+				return err_context(err, -errno, "box-keeper");
+			}
+			continue;
+		}
+		if (waits[1].revents && stop_wanted(machine)) {
+			return interrupted(machine, err);
+		}
+		if (waits[0].revents) {
+			return 0;
 		}
 	}
 }
@@ -156,6 +213,10 @@ static int ask_for_copy(struct client_machine *machine, struct err *err)
 	if (peer < 0 || ipc_send(peer, &message, NULL, 0) < 0) {
 		return -EAGAIN;
 	}
+	rc = await_answer(machine, peer, err);
+	if (rc < 0) {
+		return rc;
+	}
 	rc = ipc_receive(peer, &message, fds);
 	if (rc <= 0) {
 		return -EAGAIN;
@@ -169,7 +230,9 @@ static int ask_for_copy(struct client_machine *machine, struct err *err)
 	if (message.type == IPC_FAILED && strstr(message.failed.text, strerror(EAGAIN))) {
 		return -EAGAIN;
 	}
-	return err_set(err, -EIO, "data-copy", "%s", message.failed.text);
+	err_set(err, -EIO, "data-copy", "%s", message.failed.text);
+	err_mend(err, "try again, or run without it: --data none");
+	return -EIO;
 }
 
 static int clone_data(struct client_machine *machine, struct err *err)
@@ -194,6 +257,7 @@ static int clone_data(struct client_machine *machine, struct err *err)
 		if (rc != -EAGAIN) {
 			return rc;
 		}
+		forget(err);
 		if (pause_ms(machine, COPY_RETRY_MS)) {
 			return interrupted(machine, err);
 		}
@@ -302,23 +366,13 @@ int client_failed(const struct ipc_message *message, struct err *err)
 int client_await(struct client_machine *machine, uint32_t wanted, struct ipc_message *ret_message,
 		 struct err *err)
 {
-	struct pollfd waits[2] = {
-		{.fd = machine->socket, .events = POLLIN},
-		{.fd = machine->signal_fd, .events = POLLIN},
-	};
-
 	for (;;) {
 		int fds[IPC_FDS_MAX];
 		int rc;
 
-		if (poll(waits, 2, -1) < 0 && errno != EINTR) {
-			return err_context(err, -errno, "box-keeper");
-		}
-		if (waits[1].revents && stop_wanted(machine)) {
-			return interrupted(machine, err);
-		}
-		if (!waits[0].revents) {
-			continue;
+		rc = await_answer(machine, machine->socket, err);
+		if (rc < 0) {
+			return rc;
 		}
 		rc = ipc_receive(machine->socket, ret_message, fds);
 		if (rc <= 0) {
@@ -360,11 +414,10 @@ static int start(struct client_machine *machine, const struct client_start_optio
 	if (machine->sandbox_fd < 0) {
 		return machine->sandbox_fd;
 	}
-	machine->live_fd = store_lock_live(machine->sandbox_fd, false, true, err);
-	if (machine->live_fd < 0) {
-		return machine->live_fd;
+	rc = hold_live(machine, err);
+	if (rc == 0) {
+		rc = take_data(machine, options, err);
 	}
-	rc = take_data(machine, options, err);
 	if (rc == 0) {
 		rc = spawn_keeper(machine, err);
 	}

@@ -194,25 +194,27 @@ static void reap_task(struct task *task)
 }
 
 /* Keeps the line as the reason of a failure, unless a better one was there: one that names the
- * program ("box-image: …", and what to do below it) or is marked as an error ("E: …"). */
+ * program ("box-image: …", and what to do below it) or is marked as an error ("E: …"). Of several
+ * errors the first says what went wrong; those behind it tell what that made impossible. */
 static void keep_line(struct task *task)
 {
 	char *line = task->line;
 	size_t prefix = strlen(task->name);
-	bool named;
+	bool named, marked;
 
 	line[task->filled] = '\0';
 	named = strncmp(line, task->name, prefix) == 0 && line[prefix] == ':';
+	marked = strncmp(line, "E: ", 3) == 0;
 	if (named) {
 		line += prefix + 1 + (line[prefix + 1] == ' ');
 	}
-	if (named || strncmp(line, "E: ", 3) == 0 || !task->reason_found) {
+	if (named || !task->reason_found) {
 		snprintf(task->last_line, sizeof(task->last_line), "%s", line);
 		task->mend[0] = '\0';
 	} else if (task->reason_named) {
 		snprintf(task->mend, sizeof(task->mend), "%s", line);
 	}
-	task->reason_found = task->reason_found || named || strncmp(line, "E: ", 3) == 0;
+	task->reason_found = task->reason_found || named || marked;
 	task->reason_named = named;
 }
 

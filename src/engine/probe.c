@@ -128,8 +128,9 @@ static bool monitor_may_open(void)
 {
 	struct stat device;
 
-	return geteuid() != 0 || (stat(KVM_DEVICE, &device) == 0 &&
-				  ((device.st_mode & 0060) == 0060 || (device.st_mode & 0006) == 0006));
+	return geteuid() != 0 ||
+	       (stat(KVM_DEVICE, &device) == 0 &&
+		((device.st_mode & 0060) == 0060 || (device.st_mode & 0006) == 0006));
 }
 
 int engine_probe_kvm(struct err *err)
@@ -176,10 +177,11 @@ int engine_probe_kvm(struct err *err)
 			      "emulation, which is faster than that");
 	}
 	if (!monitor_may_open()) {
-		return refuse(err, "kvm-not-permitted",
-			      "only root may open it, and no machine runs as root",
-			      "give it to a group: chgrp kvm /dev/kvm && chmod 660 /dev/kvm; box works "
-			      "without it, more slowly");
+		return refuse(
+			err, "kvm-not-permitted",
+			"only root may open it, and no machine runs as root",
+			"give it to a group: chgrp kvm /dev/kvm && chmod 660 /dev/kvm; box works "
+			"without it, more slowly");
 	}
 	return 1;
 }

@@ -179,9 +179,12 @@ static int add_disk(struct engine *engine, const struct engine_disk *disk, struc
 				       "driver=null-co,node-name=%s-0,size=%llu,read-zeroes=on",
 				       disk->serial, (unsigned long long)disk->size_bytes));
 	}
+	/* By default QEMU pauses the machine when the host's disk is full, and nobody would ever
+	 * let it go on. The guest is told of the error instead. */
 	add_option(engine, "-device",
-		   arena_print(engine, "virtio-blk-pci,drive=%s-%zu,serial=%s", disk->serial, top,
-			       disk->serial));
+		   arena_print(engine,
+			       "virtio-blk-pci,drive=%s-%zu,serial=%s,werror=report,rerror=report",
+			       disk->serial, top, disk->serial));
 	return 0;
 }
 
@@ -200,7 +203,8 @@ static void add_machine(struct engine *engine)
 	} else {
 		add_option(engine, "-accel",
 			   arena_print(engine, "tcg,thread=multi,tb-size=%d", TCG_BUFFER_MIB));
-		/* Not "max,-svm": with that QEMU 7.2 gives programs wrong results (readlink(2) fails). */
+		/* Not "max,-svm": with that QEMU 7.2 gives programs wrong results (readlink(2)
+		 * fails). */
 		add_option(engine, "-cpu", "max");
 	}
 	add_option(engine, "-m", arena_print(engine, "%u", config->ram_mib));
@@ -588,7 +592,8 @@ int engine_snapshot(struct engine *engine, int devices_fd, struct err *err)
 	int rc;
 
 	if (engine->phase != PHASE_RUNNING) {
-		/* The guest's word came before the monitor's own: one of them is not what it was. */
+		/* The guest's word came before the monitor's own: one of them is not what it was.
+		 */
 		return err_set(err, -EPROTO, "monitor-failed",
 			       "machine monitor: the machine does not run");
 	}

@@ -194,7 +194,10 @@ int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_
 			      arguments ? ",\"arguments\":" : "", arguments ? arguments : "");
 
 	ASSERT(length > 0 && (size_t)length < sizeof(text));
-	ASSERT(qmp->pending_count < PENDING_MAX);
+	if (qmp->pending_count == PENDING_MAX) {
+		/* The monitor does not answer. */
+		return -ENOBUFS;
+	}
 	bytes.iov_len = (size_t)length;
 	if (pass_fd >= 0) {
 		struct cmsghdr *header;

@@ -372,8 +372,10 @@ static int cover_ids(struct machine *machine, struct err *err)
 	if (machine->boot_id_fd < 0) {
 		return machine->boot_id_fd;
 	}
-	/* An image without /etc has no use for a machine ID. A link would lead elsewhere. */
-	target = open(MACHINE_ID_PATH, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0444);
+	/* An image without /etc has no use for a machine ID. A link would lead elsewhere, and a
+	 * fifo must not be waited for. */
+	target = open(MACHINE_ID_PATH, O_RDONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
+		      0444);
 	if (target < 0) {
 		return 0;
 	}

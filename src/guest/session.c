@@ -37,6 +37,8 @@
 
 /* After BYE or ERROR the host ends the machine; when it does not within this time, we do. */
 #define FAREWELL_MS 5000u
+/* Children reaped in one turn: a storm of them must not keep the host's messages waiting. */
+#define REAP_MAX 256
 /* How often an absent host is looked for: rarely enough to cost nothing. */
 #define ABSENCE_STEP_MS 10
 /* The port and the signals, then the streams. */
@@ -57,6 +59,8 @@ struct session {
 	enum session_state state;
 	bool done;
 	int signal_fd;
+	/* Children that have ended were left for the next turn. */
+	bool reap_again;
 	uint64_t farewell_ns;
 	/* Since when the host's end has been away, or 0. */
 	uint64_t absent_ns;
@@ -564,10 +568,12 @@ static void reap(struct session *session)
 
 	/* Signals of several children may have become one, so this only says: look. */
 	(void)!read(session->signal_fd, &ignored, sizeof(ignored));
-	for (;;) {
+	session->reap_again = true;
+	for (int count = 0; count < REAP_MAX; count++) {
 		siginfo_t info = {.si_pid = 0};
 
 		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG) < 0 || info.si_pid == 0) {
+			session->reap_again = false;
 			break;
 		}
 		for (unsigned i = 0; i < session->stream_end; i++) {
@@ -607,7 +613,7 @@ static void emit_streams(struct session *session)
 static unsigned collect_polls(struct session *session, int *ret_timeout_ms)
 {
 	bool room = outbox_room(&session->outbox) >= STREAM_ROOM_MIN;
-	uint64_t deadline = UINT64_MAX, now = 0;
+	uint64_t deadline = session->reap_again ? 0 : UINT64_MAX, now = 0;
 	unsigned count = POLLS_FIXED;
 
 	session->polls[POLL_PORT] = (struct pollfd){.fd = session->config.port_fd};
@@ -676,7 +682,7 @@ static int turn(struct session *session)
 						strerrordesc_np(errno));
 	}
 	hand_out_polls(session);
-	if (session->polls[POLL_SIGNALS].revents != 0) {
+	if (session->polls[POLL_SIGNALS].revents != 0 || session->reap_again) {
 		reap(session);
 	}
 	port_events = session->polls[POLL_PORT].revents;

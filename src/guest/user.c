@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -185,17 +186,32 @@ bool user_parse_group(char *line, const char *name, gid_t *ret_gid)
 	return false;
 }
 
+/*
+ * Opens a file of the image, where whoever has been root inside may have put anything. Only a
+ * regular file is read: process 1 must not wait for the writer of a fifo.
+ */
+static int open_regular(const char *path)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	struct stat status;
+
+	if (fd < 0 || fstat(fd, &status) < 0) {
+		return -errno;
+	}
+	return S_ISREG(status.st_mode) ? TAKE_FD(fd) : -ENOENT;
+}
+
 /* 1 when a line was found, 0 when there is none, or a negative errno. */
 static int find_user(const char *path, const char *name, struct user *ret_user)
 {
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	_cleanup_close_ int fd = open_regular(path);
 	struct lines lines = {.fd = fd};
 	unsigned id = 0;
 	bool by_id = user_parse_id(name, &id);
 	char *line;
 
 	if (fd < 0) {
-		return errno == ENOENT ? 0 : -errno;
+		return fd == -ENOENT ? 0 : fd;
 	}
 	while ((line = lines_next(&lines))) {
 		if (user_parse_passwd(line, ret_user) &&
@@ -208,12 +224,12 @@ static int find_user(const char *path, const char *name, struct user *ret_user)
 
 static int find_groups(const char *path, struct user *user)
 {
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	_cleanup_close_ int fd = open_regular(path);
 	struct lines lines = {.fd = fd};
 	char *line;
 
 	if (fd < 0) {
-		return errno == ENOENT ? 0 : -errno;
+		return fd == -ENOENT ? 0 : fd;
 	}
 	while (user->group_count < USER_GROUPS_MAX && (line = lines_next(&lines))) {
 		gid_t gid;

@@ -512,7 +512,8 @@ int jail_answer_open(int notify_fd, int fd)
 	if (rc < 0) {
 		return rc;
 	}
-	if (notification.number == SYS_openat && (notification.arguments[2] & O_ACCMODE)) {
+	if (fd >= 0 && notification.number == SYS_openat &&
+	    (notification.arguments[2] & O_ACCMODE)) {
 		return sys_filter_answer_fd(notify_fd, notification.id, fd);
 	}
 	return sys_filter_answer_error(notify_fd, notification.id, EACCES);

@@ -158,8 +158,8 @@ int jail_end(struct jail_process *process);
 
 /*
  * Answers one pending notification on notify_fd: an openat(2) for writing becomes the descriptor
- * fd (which may be opened read-only), anything else -EACCES. Returns 0, -EAGAIN, or a negative
- * errno.
+ * fd (which may be opened read-only), anything else, and without a descriptor all, -EACCES. Returns
+ * 0, -EAGAIN, or a negative errno.
  */
 int jail_answer_open(int notify_fd, int fd);
 

@@ -15,8 +15,10 @@
 /* Bulk data stops at the first; the rest is for control messages and whole EXEC requests. */
 #define OUT_BULK_MAX ((size_t)256 << 10)
 #define OUT_MAX ((size_t)1 << 20)
-/* Frames taken in one turn, so that a flood does not starve the other descriptors. */
-#define FRAMES_PER_TURN 64
+/* Reads in one turn, so that a flood does not starve the other descriptors. */
+#define READS_PER_TURN 64
+/* Reads of what is left when the machine has ended: several times what a socket holds. */
+#define READS_LEFT_MAX 64
 
 struct control {
 	int fd;
@@ -25,6 +27,8 @@ struct control {
 	struct wire_decoder decoder;
 	/* Set when an event freed us while we were working. */
 	bool *freed;
+	/* Bulk data was turned away, and nobody was told yet that there is room again. */
+	bool starved;
 	size_t out_start;
 	size_t out_size;
 	uint8_t out[OUT_MAX];
@@ -51,8 +55,9 @@ static void flush(struct control *control)
 	if (control->out_size == 0) {
 		control->out_start = 0;
 	}
+	control->starved = control->starved || !control_has_room(control);
 	loop_modify(control->loop, control->fd,
-		    control->out_size > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+		    control->out_size > 0 || control->starved ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 /* Hands out the frames that are whole. False when the port is gone. */
@@ -104,8 +109,9 @@ static void on_event(struct loop *loop, int fd, uint32_t events, void *data)
 		bool freed = false;
 
 		control->freed = &freed;
+		control->starved = false;
 		flush(control);
-		if (control_has_room(control)) {
+		if (!control->starved) {
 			control->events.writable(control->events.data);
 		}
 		if (freed) {
@@ -114,7 +120,7 @@ static void on_event(struct loop *loop, int fd, uint32_t events, void *data)
 		control->freed = NULL;
 	}
 	if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
-		for (unsigned i = 0; i < FRAMES_PER_TURN; i++) {
+		for (unsigned i = 0; i < READS_PER_TURN; i++) {
 			if (!read_some(control)) {
 				break;
 			}
@@ -158,8 +164,9 @@ void control_free(struct control *control)
 
 void control_drain(struct control *control)
 {
-	/* The peer is gone or about to be, so this ends; a window for each channel bounds it. */
-	while (control && read_some(control)) {
+	/* A monitor that only says it has ended may go on sending; it is not listened to for ever.
+	 */
+	for (unsigned i = 0; control && i < READS_LEFT_MAX && read_some(control); i++) {
 	}
 }
 

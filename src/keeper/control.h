@@ -35,7 +35,7 @@ int control_send(struct control *control, uint8_t type, uint8_t channel, uint32_
 int control_send_exec(struct control *control, uint32_t stream, const uint8_t *payload,
 		      size_t size);
 
-/* Takes in everything that has come already, without waiting. */
+/* Takes in what has come already, without waiting: at least all that was there at the call. */
 void control_drain(struct control *control);
 
 /* Whether a whole frame of bulk data may be queued now, leaving room for control messages. */

@@ -13,6 +13,8 @@
 #include "base/io.h"
 
 #define SOCKET_NAME "sock"
+/* Pausing writes what is under way to the disk; a monitor that needs longer does not answer. */
+#define PAUSE_LIMIT_MS 60000
 
 static void answer(struct keeper *keeper, int rc, int copy_fd)
 {
@@ -26,6 +28,13 @@ static void answer(struct keeper *keeper, int rc, int copy_fd)
 	ipc_send(keeper->asker_fd, &message, &copy_fd, rc < 0 ? 0 : 1);
 	loop_remove(keeper->loop, keeper->asker_fd);
 	close_fd(&keeper->asker_fd);
+	loop_timer_cancel(keeper->loop, &keeper->pause_timer);
+}
+
+static void on_pause_limit(struct loop *loop, void *data)
+{
+	(void)loop;
+	answer(data, -ETIMEDOUT, -EBADF);
 }
 
 /* The machine stands still and all it has written is in the file: take the copy, let it go on. */
@@ -36,6 +45,7 @@ static void on_paused(void *data)
 	struct err err = {0};
 	int rc = copy_fd < 0 ? copy_fd : copy_file_sparse(keeper->files.data_fd, copy_fd);
 
+	keeper->pausing = false;
 	answer(keeper, rc, copy_fd);
 	if (engine_resume(keeper->engine, &err) < 0) {
 		keeper_fail(keeper, &err);
@@ -62,7 +72,13 @@ static void on_asker(struct loop *loop, int fd, uint32_t events, void *data)
 		answer(keeper, -EAGAIN, -EBADF);
 		return;
 	}
-	rc = engine_pause(keeper->engine, on_paused, keeper, NULL);
+	/* An asker before may have gone without waiting; its pause is ours then. */
+	rc = keeper->pausing ? 0 : engine_pause(keeper->engine, on_paused, keeper, NULL);
+	if (rc == 0) {
+		keeper->pausing = true;
+		rc = loop_timer_add(loop, PAUSE_LIMIT_MS, on_pause_limit, keeper,
+				    &keeper->pause_timer);
+	}
 	if (rc < 0) {
 		answer(keeper, rc, -EBADF);
 	}

@@ -47,6 +47,14 @@ void keeper_fail(struct keeper *keeper, const struct err *err)
 	loop_stop(keeper->loop, EXIT_BOX_FAILED);
 }
 
+void keeper_tell(struct keeper *keeper, const struct ipc_message *message)
+{
+	if (ipc_send(keeper->client_fd, message, NULL, 0) < 0 && keeper->phase != KEEPER_ENDING) {
+		keeper->phase = KEEPER_ENDING;
+		loop_stop(keeper->loop, EXIT_BOX_FAILED);
+	}
+}
+
 void keeper_fail_text(struct keeper *keeper, const char *code, const char *text, const char *mend)
 {
 	struct err err = {0};

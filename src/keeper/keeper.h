@@ -1,6 +1,7 @@
 /* What the parts of box-keeper share: one machine. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -48,6 +49,9 @@ struct keeper {
 	int run_fd;
 	int listen_fd;
 	int asker_fd;
+	/* A pause was asked for and has not come yet; and how long that may take. */
+	bool pausing;
+	uint64_t pause_timer;
 	int console_fd;
 	size_t console_size;
 	char console[KEEPER_CONSOLE_SIZE];
@@ -64,6 +68,9 @@ int keeper_run(int client_fd);
 /* Ends the keeper with a reason for the client; the first one counts. */
 void keeper_fail(struct keeper *keeper, const struct err *err);
 void keeper_fail_text(struct keeper *keeper, const char *code, const char *text, const char *mend);
+/* Tells the client what it must learn. When it cannot be told, because it is gone or has not read
+ * for too long, the keeper ends: the closed socket tells it then. */
+void keeper_tell(struct keeper *keeper, const struct ipc_message *message);
 /* Ask the guest to get ready for a snapshot, or to write everything and go down. */
 int keeper_freeze(struct keeper *keeper);
 int keeper_shutdown(struct keeper *keeper);

@@ -6,6 +6,7 @@
 
 #include "base/exit.h"
 #include "base/io.h"
+#include "base/program.h"
 #include "keeper/keeper.h"
 
 int main(int argc, char **argv)
@@ -16,6 +17,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "box-keeper: it is started by box, not by hand\n");
 		return EXIT_BOX_FAILED;
 	}
+	program_begin();
 	/* Signals of the client's terminal are the client's to forward. */
 	setsid();
 	sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);

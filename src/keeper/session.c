@@ -39,7 +39,7 @@ static void send_result(struct keeper *keeper, struct stream *stream)
 	struct ipc_message message;
 
 	stream_result(stream, &message);
-	ipc_send(keeper->client_fd, &message, NULL, 0);
+	keeper_tell(keeper, &message);
 	ASSERT(slot);
 	*slot = NULL;
 	stream_free(stream);
@@ -87,8 +87,15 @@ static void check_kernel(struct keeper *keeper, const struct wire_ready *ready)
 	}
 }
 
+/* Whether a text of the guest can be passed on: of that size, and nothing that drives a terminal.
+ */
 static bool fits(const char *text, size_t size)
 {
+	for (const char *c = text; *c; c++) {
+		if (*c < ' ' || *c > '~') {
+			return false;
+		}
+	}
 	return strlen(text) < size;
 }
 
@@ -126,7 +133,7 @@ static void take_ready(struct keeper *keeper, const struct wire_frame *frame)
 		 engine_process(keeper->engine)->missing.landlock ? " " : "",
 		 engine_process(keeper->engine)->missing.cgroup_reason);
 	message.ready = keeper->ready;
-	ipc_send(keeper->client_fd, &message, NULL, 0);
+	keeper_tell(keeper, &message);
 }
 
 /* Text of the guest for a person: one line, nothing that drives a terminal. */
@@ -175,10 +182,15 @@ static void take_hello(struct keeper *keeper, const struct wire_frame *frame)
 static void take_log(struct keeper *keeper, const struct wire_frame *frame)
 {
 	struct ipc_message message = {.type = IPC_NOTICE, .stream = frame->stream};
+	struct stream **stream = find_stream(keeper, frame->stream);
 
 	/* wire/ctl.h: at most 1,024 bytes. */
 	if (frame->length > 1024) {
 		broken(keeper, "a LOG that is too long");
+		return;
+	}
+	/* A flood of them would fill the client's socket, and the result would find no room. */
+	if (!stream || !stream_first_log(*stream)) {
 		return;
 	}
 	clean_text(frame->payload, frame->length, message.text, sizeof(message.text));
@@ -197,7 +209,8 @@ static void take_port_frame(struct keeper *keeper, const struct wire_frame *fram
 		take_error(keeper, frame);
 	} else if (frame->type == WIRE_LOG) {
 		take_log(keeper, frame);
-	} else if (frame->type == WIRE_FROZEN && keeper->phase == KEEPER_FREEZING) {
+	} else if (frame->type == WIRE_FROZEN && keeper->phase == KEEPER_FREEZING &&
+		   keeper->snapshot_fd < 0) {
 		keeper_frozen(keeper);
 	} else if (frame->type == WIRE_BYE && keeper->phase == KEEPER_GOING_DOWN) {
 		keeper_gone_down(keeper);
@@ -238,7 +251,7 @@ void keeper_frame(void *data, const struct wire_frame *frame)
 	if (started) {
 		struct ipc_message message = {.type = IPC_STARTED, .stream = frame->stream};
 
-		ipc_send(keeper->client_fd, &message, NULL, 0);
+		keeper_tell(keeper, &message);
 	}
 }
 
@@ -291,7 +304,7 @@ static void refuse_exec(struct keeper *keeper, uint32_t id, int error)
 
 	message.exited.exit.kind = WIRE_NOT_STARTED;
 	message.exited.exit.value = (uint32_t)error;
-	ipc_send(keeper->client_fd, &message, NULL, 0);
+	keeper_tell(keeper, &message);
 }
 
 static void start_command(struct keeper *keeper, const struct ipc_message *message, int *fds)

@@ -17,6 +17,8 @@
 #define CREDIT_STEP (WIRE_WINDOW / 4)
 /* After CLOSE the guest only has to kill and to say so. */
 #define CLOSE_GRACE_MS 3000
+/* What may still lie inside when a command is killed: two pipes and the guest's own buffers. */
+#define LATE_OUTPUT_MAX ((uint64_t)1 << 20)
 
 /* Output on its way from the guest to a pipe. */
 struct output {
@@ -44,6 +46,11 @@ struct stream {
 	uint32_t stdin_credit;
 	uint64_t timer;
 	bool timed_out;
+	/* Output until CLOSE, and until the last look at the stream since. */
+	uint64_t closed_total;
+	uint64_t seen_total;
+	bool has_process;
+	bool has_log;
 	bool has_exit;
 	bool ended;
 	struct wire_exit exit;
@@ -212,12 +219,34 @@ void stream_writable(struct stream *stream)
 	resume_stdin(stream);
 }
 
-static void on_stuck(struct loop *loop, void *data)
+static uint64_t output_total(const struct stream *stream)
+{
+	return stream->outputs[0].total + stream->outputs[1].total;
+}
+
+/*
+ * Whether the guest has done its part and the client's reader is what the stream waits for. It is
+ * believed for as much as can have been under way inside; more would be a guest that goes on.
+ */
+static bool reader_is_slow(struct stream *stream)
+{
+	uint64_t total = output_total(stream);
+	bool moving = total != stream->seen_total;
+
+	stream->seen_total = total;
+	return stream->has_exit && total - stream->closed_total <= LATE_OUTPUT_MAX &&
+	       (moving || stream->outputs[0].filled > 0 || stream->outputs[1].filled > 0);
+}
+
+static void on_grace_over(struct loop *loop, void *data)
 {
 	struct stream *stream = data;
 
-	(void)loop;
 	stream->timer = 0;
+	if (reader_is_slow(stream)) {
+		loop_timer_add(loop, CLOSE_GRACE_MS, on_grace_over, stream, &stream->timer);
+		return;
+	}
 	stream->events.stuck(stream->events.data, stream);
 }
 
@@ -225,9 +254,12 @@ static void on_timeout(struct loop *loop, void *data)
 {
 	struct stream *stream = data;
 
-	stream->timed_out = true;
+	/* A command that has ended was in time, however long its output takes to be read. */
+	stream->timed_out = !stream->has_exit;
+	stream->closed_total = output_total(stream);
+	stream->seen_total = stream->closed_total;
 	control_send(stream->control, WIRE_CLOSE, 0, stream->id, NULL, 0);
-	loop_timer_add(loop, CLOSE_GRACE_MS, on_stuck, stream, &stream->timer);
+	loop_timer_add(loop, CLOSE_GRACE_MS, on_grace_over, stream, &stream->timer);
 }
 
 int stream_new(const struct stream_config *config, struct control *control, struct loop *loop,
@@ -359,6 +391,26 @@ static int take_exit(struct stream *stream, const struct wire_frame *frame)
 	return 0;
 }
 
+/* Once only: each is told to the client, whose socket must not fill up with them. */
+static int take_started(struct stream *stream, const struct wire_frame *frame, bool *ret_started)
+{
+	if (stream->has_process || stream->has_exit || frame->length != 4) {
+		return -EBADMSG;
+	}
+	stream->has_process = true;
+	stream->started_ns = clock_monotonic_ns();
+	*ret_started = true;
+	return 0;
+}
+
+bool stream_first_log(struct stream *stream)
+{
+	bool first = !stream->has_log;
+
+	stream->has_log = true;
+	return first;
+}
+
 int stream_frame(struct stream *stream, const struct wire_frame *frame, bool *ret_started)
 {
 	switch (frame->type) {
@@ -371,9 +423,7 @@ int stream_frame(struct stream *stream, const struct wire_frame *frame, bool *re
 	case WIRE_EXIT:
 		return take_exit(stream, frame);
 	case WIRE_STARTED:
-		*ret_started = true;
-		stream->started_ns = clock_monotonic_ns();
-		return frame->length == 4 ? 0 : -EBADMSG;
+		return take_started(stream, frame, ret_started);
 	default:
 		return -EBADMSG;
 	}

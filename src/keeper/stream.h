@@ -42,9 +42,12 @@ uint32_t stream_id(const struct stream *stream);
 
 /*
  * Takes a frame for this stream. Returns 0, or -EBADMSG when the guest may not send it now: more
- * than its credit, a second EXIT, data after EOF. *ret_started is set by STARTED.
+ * than its credit, a second EXIT or STARTED, data after EOF. *ret_started is set by STARTED.
  */
 int stream_frame(struct stream *stream, const struct wire_frame *frame, bool *ret_started);
+
+/* Whether this is the first LOG of the stream; only that one is for the client. */
+bool stream_first_log(struct stream *stream);
 
 /* The control port has room again. */
 void stream_writable(struct stream *stream);

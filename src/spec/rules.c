@@ -39,6 +39,11 @@ static bool has_control(const char *text, const char *allowed)
 		if ((byte < 0x20 || byte == 0x7f) && !strchr(allowed, byte)) {
 			return true;
 		}
+		/* U+0080 to U+009F; YAML's escapes can write them. */
+		if (byte == 0xc2 && (unsigned char)text[1] >= 0x80 &&
+		    (unsigned char)text[1] < 0xa0) {
+			return true;
+		}
 	}
 	return false;
 }

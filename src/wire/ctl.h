@@ -75,7 +75,8 @@ enum wire_ctl_type {
 	WIRE_CLOSE = 12,
 	/* From the guest. struct wire_exit */
 	WIRE_EXIT = 13,
-	/* From the guest. A line for the machine's log, not NUL-terminated, at most 1,024 bytes */
+	/* From the guest. A line for a person, not NUL-terminated, at most 1,024 bytes. The first
+	 * of a stream says why its command could not be tried; all others are dropped */
 	WIRE_LOG = 14,
 	/* To the guest. Empty: end all commands, sync, unmount /data, be ready for a snapshot */
 	WIRE_FREEZE = 15,

@@ -23,20 +23,6 @@ static int top_fd = -EBADF;
 static int from_fd = -EBADF;
 static int to_fd = -EBADF;
 
-static int count_entries(void)
-{
-	char command[128];
-	int count = -1;
-	FILE *out;
-
-	snprintf(command, sizeof(command), "ls -A %s | wc -l", top);
-	out = popen(command, "r");
-	assert_non_null(out);
-	assert_int_equal(fscanf(out, "%d", &count), 1);
-	pclose(out);
-	return count;
-}
-
 static void prepare_empty(void)
 {
 	snprintf(top, sizeof(top), "/tmp/fault-io-XXXXXX");
@@ -74,7 +60,7 @@ static void check_replaced(int rc)
 	} else {
 		assert_true(strcmp(text, old_text) == 0 || strcmp(text, new_text) == 0);
 	}
-	assert_int_equal(count_entries(), 1);
+	assert_int_equal(fault_count_entries(top), 1);
 }
 
 static int read_file(void)

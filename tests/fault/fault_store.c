@@ -105,16 +105,10 @@ static void check_told(int rc)
 
 static int count_entries(const char *path)
 {
-	char command[PATH_MAX];
-	int count = -1;
-	FILE *out;
+	char whole[PATH_MAX];
 
-	snprintf(command, sizeof(command), "ls -A %s/%s | wc -l", home, path);
-	out = popen(command, "r");
-	assert_non_null(out);
-	assert_int_equal(fscanf(out, "%d", &count), 1);
-	pclose(out);
-	return count;
+	snprintf(whole, sizeof(whole), "%s/%s", home, path);
+	return fault_count_entries(whole);
 }
 
 static int open_and_close(void)
@@ -145,7 +139,7 @@ static int destroy_all(void)
 {
 	close_fd(&sandbox_fd);
 	/* An open descriptor in the place of the one closed, so that the count stays. */
-	sandbox_fd = dup(store.home_fd);
+	sandbox_fd = fcntl(store.home_fd, F_DUPFD_CLOEXEC, 0);
 	return store_destroy(&store, "web", true, &kept, &err);
 }
 
@@ -179,7 +173,7 @@ static void check_destroyed(int rc)
 static int destroy_keeping(void)
 {
 	close_fd(&sandbox_fd);
-	sandbox_fd = dup(store.home_fd);
+	sandbox_fd = fcntl(store.home_fd, F_DUPFD_CLOEXEC, 0);
 	return store_destroy(&store, "web", false, &kept, &err);
 }
 

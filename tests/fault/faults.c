@@ -56,6 +56,11 @@ static bool fails(enum call_kind kind)
 	return true;
 }
 
+bool fault_now(bool room)
+{
+	return fails(room ? CALL_ROOM : CALL_ANY);
+}
+
 static enum call_kind open_kind(int flags)
 {
 	return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? CALL_ROOM : CALL_ANY;
@@ -79,7 +84,13 @@ WRAP(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode), CA
 WRAP(int, fstat64, (int fd, struct stat *status), (fd, status), CALL_ANY, -1)
 WRAP(int, fstatat64, (int fd, const char *path, struct stat *status, int flags),
      (fd, path, status, flags), CALL_ANY, -1)
-WRAP(int, fsync, (int fd), (fd), CALL_ROOM, -1)
+/* Waiting for a disk would show nothing here and takes most of the time. */
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+	return fails(CALL_ROOM) ? -1 : fcntl(fd, F_GETFD) < 0 ? -1 : 0;
+}
+
 WRAP(int, ftruncate64, (int fd, off_t size), (fd, size), CALL_ROOM, -1)
 WRAP(ssize_t, read, (int fd, void *data, size_t size), (fd, data, size), CALL_ANY, -1)
 WRAP(ssize_t, write, (int fd, const void *data, size_t size), (fd, data, size), CALL_ROOM, -1)
@@ -98,11 +109,34 @@ WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags), CA
 WRAP(int, flock, (int fd, int operation), (fd, operation), CALL_ANY, -1)
 WRAP(DIR *, fdopendir, (int fd), (fd), CALL_MEMORY, NULL)
 WRAP(struct dirent *, readdir64, (DIR * directory), (directory), CALL_ANY, NULL)
+WRAP(ssize_t, readlinkat, (int fd, const char *path, char *out, size_t size), (fd, path, out, size),
+     CALL_ANY, -1)
+WRAP(ssize_t, __readlinkat_chk, (int fd, const char *path, char *out, size_t size, size_t room),
+     (fd, path, out, size, room), CALL_ANY, -1)
+WRAP(ssize_t, flistxattr, (int fd, char *out, size_t size), (fd, out, size), CALL_ANY, -1)
+WRAP(ssize_t, getrandom, (void *out, size_t size, unsigned flags), (out, size, flags), CALL_ANY, -1)
+WRAP(int, dup, (int fd), (fd), CALL_ANY, -1)
 WRAP(char *, getcwd, (char *out, size_t size), (out, size), CALL_ANY, NULL)
 WRAP(void *, malloc, (size_t size), (size), CALL_MEMORY, NULL)
 WRAP(void *, calloc, (size_t count, size_t size), (count, size), CALL_MEMORY, NULL)
 WRAP(void *, realloc, (void *old, size_t size), (old, size), CALL_MEMORY, NULL)
+WRAP(void *, reallocarray, (void *old, size_t count, size_t size), (old, count, size), CALL_MEMORY,
+     NULL)
 WRAP(char *, strdup, (const char *text), (text), CALL_MEMORY, NULL)
+
+int fault_count_entries(const char *path)
+{
+	DIR *directory = opendir(path);
+	int count = -2;
+
+	assert_non_null(directory);
+	/* The place is looked at while no call fails. */
+	while (readdir(directory)) {
+		count++;
+	}
+	closedir(directory);
+	return count;
+}
 
 static int count_fds(void)
 {

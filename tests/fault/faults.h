@@ -30,6 +30,15 @@ struct fault_case {
 };
 
 /*
+ * Whether a call that a test has put in the place of a library's own is to fail; errno is then set.
+ * room: it needs room on the disk.
+ */
+bool fault_now(bool room);
+
+/* How many names are in a directory, "." and ".." left out. */
+int fault_count_entries(const char *path);
+
+/*
  * Runs a case with every call failing in turn, with EIO, ENOSPC, EINTR and EOPNOTSUPP, then with no
  * room from every call on. Fails the current cmocka test when something is not as it must be.
  */

@@ -361,6 +361,10 @@ static void a_task_that_fails(void **state)
 	assert_string_equal(err.text, "sh ended with 1: E: it broke");
 	assert_string_equal(err.mend, "");
 
+	assert_int_equal(run_sh("echo 'E: why'; echo 'E: so this failed'; exit 1", &lines, &err),
+			 -EIO);
+	assert_string_equal(err.text, "sh ended with 1: E: why");
+
 	assert_int_equal(run_sh("echo 'tar: x: No space left on device'; exit 1", &lines, &err),
 			 -ENOSPC);
 	assert_string_equal(err.code, "disk-full");

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -181,6 +182,22 @@ static void test_resolve_without_files(void **state)
 }
 
 /* Lines longer than the buffer are passed over whole, wherever its end falls in them. */
+static void test_resolve_waits_for_no_fifo(void **state)
+{
+	char path[] = "/tmp/box-guest-XXXXXX", fifo[64];
+	struct user user;
+
+	(void)state;
+	assert_non_null(mkdtemp(path));
+	snprintf(fifo, sizeof(fifo), "%s/fifo", path);
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	assert_int_equal(user_resolve(fifo, fifo, "root", &user), 0);
+	assert_int_equal(user.uid, 0);
+	assert_int_equal(user_resolve(fifo, fifo, "eve", &user), -ENOENT);
+	unlink(fifo);
+	rmdir(path);
+}
+
 static void test_resolve_long_lines(void **state)
 {
 	static const size_t lengths[] = {4000, 4093, 4094, 4095, 4096, 4097, 8190, 20000};
@@ -394,6 +411,7 @@ int main(void)
 		cmocka_unit_test(test_group_line),
 		cmocka_unit_test(test_resolve),
 		cmocka_unit_test(test_resolve_without_files),
+		cmocka_unit_test(test_resolve_waits_for_no_fifo),
 		cmocka_unit_test(test_resolve_long_lines),
 		cmocka_unit_test(test_resolve_group_limit),
 		cmocka_unit_test(test_environment),

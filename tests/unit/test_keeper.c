@@ -7,16 +7,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "keeper/control.h"
+#include "keeper/keeper.h"
 #include "keeper/stream.h"
 #include "wire/ctl.h"
 
@@ -36,6 +39,7 @@ struct fixture {
 	bool failed;
 	bool ended;
 	bool stuck;
+	unsigned writable;
 	struct ipc_message result;
 };
 
@@ -61,6 +65,7 @@ static void on_writable(void *data)
 {
 	struct fixture *f = data;
 
+	f->writable++;
 	if (f->stream) {
 		stream_writable(f->stream);
 	}
@@ -352,6 +357,10 @@ static void test_illegal_frames(void **state)
 	/* More credit than the window was never used up. */
 	guest_says(f, WIRE_CREDIT, 0, "\1\0\0\0", 4);
 	assert_int_equal(f->frame_status, -EBADMSG);
+	guest_says(f, WIRE_STARTED, 0, "\1\0\0\0", 4);
+	assert_int_equal(f->frame_status, 0);
+	guest_says(f, WIRE_STARTED, 0, "\1\0\0\0", 4);
+	assert_int_equal(f->frame_status, -EBADMSG);
 	guest_exits(f, WIRE_EXITED, 0);
 	assert_int_equal(f->frame_status, 0);
 	guest_exits(f, WIRE_EXITED, 0);
@@ -386,6 +395,198 @@ static void test_timeout_closes_then_gives_up(void **state)
 	assert_true(f->result.exited.timed_out);
 }
 
+/* Lets the keeper's side work for some time. */
+static void work(struct fixture *f, uint64_t time_ms)
+{
+	uint64_t timer;
+
+	assert_int_equal(loop_timer_add(f->loop, time_ms, stop, NULL, &timer), 0);
+	assert_true(loop_run(f->loop) >= 0);
+	loop_timer_cancel(f->loop, &timer);
+}
+
+static size_t read_output(struct fixture *f)
+{
+	static uint8_t bytes[65536];
+	size_t all = 0;
+	ssize_t got;
+
+	while ((got = read(f->output_read[0], bytes, sizeof(bytes))) > 0) {
+		all += (size_t)got;
+		turn(f);
+	}
+	return all;
+}
+
+/* The command was ended in time; only its reader takes long. */
+static void test_timeout_waits_for_a_slow_reader(void **state)
+{
+	struct fixture *f = *state;
+	size_t sent = fill_window(f);
+
+	work(f, 1200);
+	guest_exits(f, WIRE_SIGNALED, 9);
+	work(f, 4000);
+	assert_false(f->stuck);
+	guest_says(f, WIRE_EOF, 1, NULL, 0);
+	guest_says(f, WIRE_EOF, 2, NULL, 0);
+	assert_false(f->ended);
+	assert_int_equal(read_output(f), sent);
+	assert_true(f->ended);
+	assert_true(f->result.exited.timed_out);
+	assert_int_equal(f->result.exited.exit.kind, WIRE_SIGNALED);
+}
+
+static void test_a_command_in_time_with_a_slow_reader(void **state)
+{
+	struct fixture *f = *state;
+	size_t sent = fill_window(f);
+
+	guest_exits(f, WIRE_EXITED, 3);
+	guest_says(f, WIRE_EOF, 1, NULL, 0);
+	guest_says(f, WIRE_EOF, 2, NULL, 0);
+	work(f, 1500);
+	assert_int_equal(read_output(f), sent);
+	assert_true(f->ended);
+	assert_false(f->result.exited.timed_out);
+	assert_int_equal(f->result.exited.exit.value, 3);
+}
+
+/* A guest cannot put its end off by going on to send. */
+static void test_timeout_of_a_guest_that_goes_on(void **state)
+{
+	static const uint8_t chunk[16384];
+	struct fixture *f = *state;
+
+	work(f, 1200);
+	guest_exits(f, WIRE_EXITED, 0);
+	for (unsigned i = 0; i < 400 && !f->stuck; i++) {
+		guest_says(f, WIRE_DATA, 1, chunk, sizeof(chunk));
+		read_output(f);
+		work(f, 10);
+	}
+	assert_true(f->stuck);
+}
+
+/* A monitor that says it has ended and does not stop sending must not hold the keeper. */
+static void test_the_last_words_have_an_end(void **state)
+{
+	struct fixture *f = *state;
+	int status;
+	pid_t child;
+
+	assert_int_equal(set_nonblocking(f->guest, false), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		/* Large, so that the reader never finds the socket empty. */
+		static uint8_t frames[20000 * WIRE_HEADER_SIZE];
+
+		for (size_t i = 0; i < sizeof(frames); i += WIRE_HEADER_SIZE) {
+			wire_header_encode(frames + i, WIRE_DATA, 1, STREAM, 0);
+		}
+		while (write_full(f->guest, frames, sizeof(frames)) == 0) {
+		}
+		_exit(0);
+	}
+	alarm(20);
+	control_drain(f->control);
+	alarm(0);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+}
+
+/* Who was turned away is told of new room also when an order of someone else had made it. */
+static void test_room_made_by_another_order(void **state)
+{
+	static const uint8_t chunk[16384];
+	static uint8_t sink[65536];
+	struct fixture *f = *state;
+
+	while (control_has_room(f->control)) {
+		assert_int_equal(
+			control_send(f->control, WIRE_DATA, 0, STREAM, chunk, sizeof(chunk)), 0);
+	}
+	turn(f);
+	f->writable = 0;
+	for (unsigned i = 0; i < 20; i++) {
+		while (read(f->guest, sink, sizeof(sink)) > 0) {
+		}
+		assert_int_equal(control_send(f->control, WIRE_CLOSE, 0, STREAM, NULL, 0), 0);
+	}
+	assert_true(control_has_room(f->control));
+	turn(f);
+	assert_true(f->writable > 0);
+}
+
+/* However much a guest has to say, the client learns how its command ended. */
+static void test_a_flood_of_logs_leaves_room_for_the_result(void **state)
+{
+	struct fixture *f = *state;
+	_cleanup_free_ struct keeper *keeper = calloc(1, sizeof(*keeper));
+	struct wire_frame log = {.type = WIRE_LOG, .stream = STREAM, .length = 2};
+	struct ipc_message message = {0};
+	int pair[2], fds[IPC_FDS_MAX];
+	unsigned notices = 0;
+
+	assert_int_equal(ipc_pair(pair), 0);
+	assert_int_equal(set_nonblocking(pair[0], true), 0);
+	assert_int_equal(set_nonblocking(pair[1], true), 0);
+	keeper->phase = KEEPER_RUNNING;
+	keeper->loop = f->loop;
+	keeper->client_fd = pair[0];
+	keeper->streams[3] = f->stream;
+	log.payload = (const uint8_t *)"hi";
+	for (unsigned i = 0; i < 10000; i++) {
+		log.stream = i % 3 == 0 ? 0 : i % 3 == 1 ? STREAM : STREAM + 1;
+		keeper_frame(keeper, &log);
+	}
+	message.type = IPC_EXITED;
+	keeper_tell(keeper, &message);
+	assert_int_equal(keeper->phase, KEEPER_RUNNING);
+	while (ipc_receive(pair[1], &message, fds) > 0 && message.type == IPC_NOTICE) {
+		assert_string_equal(message.text, "hi");
+		notices++;
+	}
+	assert_int_equal(notices, 1);
+	assert_int_equal(message.type, IPC_EXITED);
+	/* A client that never reads is not waited for: its machine ends. */
+	for (unsigned i = 0; i < 10000 && keeper->phase == KEEPER_RUNNING; i++) {
+		keeper_tell(keeper, &message);
+	}
+	assert_int_equal(keeper->phase, KEEPER_ENDING);
+	close(pair[0]);
+	close(pair[1]);
+}
+
+/* What a guest says of itself reaches people and files: one that would drive a terminal is refused.
+ */
+static void test_ready_with_escape_codes(void **state)
+{
+	struct fixture *f = *state;
+	_cleanup_free_ struct keeper *keeper = calloc(1, sizeof(*keeper));
+	_cleanup_free_ uint8_t *payload = malloc(WIRE_PAYLOAD_MAX);
+	struct wire_ready ready = {
+		.release = "6.1.0", .version = "#1 \033]0;x\007", .boot_id = "not-the-host's"};
+	struct wire_frame frame = {.type = WIRE_READY, .payload = payload};
+	struct ipc_message message;
+	int pair[2], fds[IPC_FDS_MAX];
+
+	assert_int_equal(ipc_pair(pair), 0);
+	keeper->phase = KEEPER_STARTING;
+	keeper->hello = true;
+	keeper->loop = f->loop;
+	keeper->client_fd = pair[0];
+	frame.length = (uint32_t)wire_ready_encode(&ready, payload);
+	keeper_frame(keeper, &frame);
+	assert_int_equal(keeper->phase, KEEPER_ENDING);
+	assert_int_equal(ipc_receive(pair[1], &message, fds), 1);
+	assert_int_equal(message.type, IPC_FAILED);
+	assert_string_equal(message.failed.code, "guest-broken");
+	close(pair[0]);
+	close(pair[1]);
+}
+
 static void test_exec_in_pieces(void **state)
 {
 	struct fixture *f = *state;
@@ -416,6 +617,17 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_broken_header_fails_the_port, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_timeout_closes_then_gives_up, setup_timeout,
 						teardown),
+		cmocka_unit_test_setup_teardown(test_timeout_waits_for_a_slow_reader, setup_timeout,
+						teardown),
+		cmocka_unit_test_setup_teardown(test_a_command_in_time_with_a_slow_reader,
+						setup_timeout, teardown),
+		cmocka_unit_test_setup_teardown(test_timeout_of_a_guest_that_goes_on, setup_timeout,
+						teardown),
+		cmocka_unit_test_setup_teardown(test_the_last_words_have_an_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_room_made_by_another_order, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_flood_of_logs_leaves_room_for_the_result,
+						setup, teardown),
+		cmocka_unit_test_setup_teardown(test_ready_with_escape_codes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_exec_in_pieces, setup, teardown),
 	};
 

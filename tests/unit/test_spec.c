@@ -258,6 +258,8 @@ static void test_base(void **state)
 	refused_at("base: ''", "B:1:7: base: \"\" is not a base");
 	refused_at("base: 'tar:'", "B:1:7: base: \"tar:\" is empty");
 	refused_at("base: \"dir:a\\nb\"", "B:1:7: base: \"dir:a\\nb\" has a control character");
+	refused_at("base: \"dir:a\\u009bb\"",
+		   "B:1:7: base: \"dir:a\\xc2\\x9bb\" has a control character");
 	refused_at("base: debian/", "B:1:7: base: ");
 	refused_at("base: [tiny]", "B:1:7: base must be a single value");
 	refused("base: tiny\npackages: [git]",

@@ -114,6 +114,35 @@ def an_interrupted_build_leaves_the_earlier_image(box):
     equal(extra, set(), "left by the builds")
 
 
+@test(home="copy", timeout=300)
+def a_build_that_nothing_hangs_up(box):
+    # nohup(1) switches the signal off; so do shells for what they start in the background.
+    root = box.temporary + "/base"
+    os.makedirs(root + "/bin")
+    shutil.copy(BUSYBOX, root + "/bin/busybox")
+    with open(root + "/large", "wb") as file:
+        file.write(os.urandom(1 << 20) * 150)
+    box.write_boxfile("tiny", TINY.replace("base: tiny", f"base: dir:{root}"))
+    running = box.start("build", "tiny",
+                        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    running.read_until(b"opening the base", stream=2)
+    time.sleep(0.1)
+    running.signal(signal.SIGHUP)
+    running.wait(250).ok()
+    shutil.rmtree(root)
+
+
+@test(home="empty", timeout=400)
+def fifos_in_the_place_of_files(box):
+    # Process 1 reads these itself and must wait for nobody's writing.
+    box.make("f", TINY + "run:\n  - umount /etc/machine-id; rm -f /etc/machine-id; mkfifo /etc/machine-id\n"
+                         "  - rm -f /etc/group; mkfifo /etc/group\n"
+                         "  - rm -f /etc/passwd; mkfifo /etc/passwd\n  - true\n")
+    box.run("build", "f", timeout=200).ok()
+    equal(box.sh("echo here", name="f", timeout=60).ok().out, b"here\n")
+    box.sh("true", "-u", "nobody", name="f", timeout=60).fails("nobody")
+
+
 @test(home="copy", timeout=600)
 def two_builds_at_once(box):
     box.write_boxfile("tiny", TINY + "run:\n  - echo x > /x\n")

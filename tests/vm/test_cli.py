@@ -3,10 +3,11 @@
 import json
 import os
 import re
+import shutil
 import stat
 import time
 
-from lib import TINY, Box, Failed, check, contains, copy_home, equal, test
+from lib import PREFIX, TINY, Box, Failed, check, contains, copy_home, equal, test
 
 COMMANDS = ("new", "edit", "build", "run", "ls", "verify", "env", "destroy", "doctor", "help")
 
@@ -65,6 +66,34 @@ def edit_parses_again(box):
     result = box.run("edit", "e", env={"EDITOR": "/no/such/editor"}).exits(125)
     contains(result.err, "/no/such/editor")
     os.unlink(box.temporary + "/editor")
+
+
+@test(home="empty")
+def edit_leaves_ctrl_c_to_the_editor(box):
+    box.make("e")
+    path = editor(box, "trap 'echo \"cpus: 3\" > \"$1\"; exit 0' INT\necho ready\n"
+                       "while :; do sleep 0.1; done\n")
+    terminal = box.terminal("edit", "e", env={"EDITOR": path})
+    terminal.expect(b"ready")
+    terminal.send(b"\x03")
+    code, seen = terminal.wait(20)
+    equal(code, 0, seen)
+    with open(box.path("sandboxes/e/Boxfile"), encoding="utf-8") as file:
+        equal(file.read(), "cpus: 3\n")
+    os.unlink(path)
+
+
+@test(home="empty")
+def control_characters_do_not_reach_the_terminal(box):
+    # U+009B alone begins an escape sequence for many terminals.
+    path = box.temporary + "/Boxfile"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write('base: "tar:/x\\u009b31m"\n')
+    result = box.run("new", "x", "--from", path).exits(125)
+    contains(result.err, "control character")
+    result = box.run("build", "x\u009by").exits(125)
+    check(b"\xc2\x9b" not in result.err, result)
+    os.unlink(path)
 
 
 @test()
@@ -129,6 +158,26 @@ def verify_says_what_it_looked_at(box):
 
 
 @test(home="copy", timeout=200)
+def verify_notices_a_changed_byte(box):
+    image = box.path("sandboxes/tiny/image/image.ext4")
+    with open(image, "r+b") as file:
+        file.seek(os.path.getsize(image) - 5000)
+        file.write(b"x")
+    result = box.run("verify", "tiny").exits(1)
+    contains(result.text, "the image has changed")
+    # A plain build would find its keys unchanged.
+    contains(result.text, "box build --no-cache tiny")
+
+    kernel = box.temporary + "/vmlinuz"
+    shutil.copy(os.path.join(PREFIX, "lib/box/kernel/vmlinuz"), kernel)
+    with open(kernel, "ab") as file:
+        file.write(b"x")
+    result = box.run("verify", "tiny", env={"BOX_KERNEL": kernel}).exits(1)
+    contains(result.text, "the kernel's file has changed")
+    os.unlink(kernel)
+
+
+@test(home="copy", timeout=200)
 def verify_notices_another_kernel(box):
     path = box.path("sandboxes/tiny/snapshot/proof.json")
     inside = box.sh("uname -r").ok().text.strip()
@@ -150,6 +199,15 @@ def doctor_looks_at_this_host(box):
     as_json = box.run("doctor", "--json")
     equal(as_json.code, result.code, "with --json")
     check(isinstance(as_json.json(), (dict, list)), as_json)
+
+
+@test(timeout=120)
+def a_fork_bomb_ends_at_its_timeout(box):
+    result = box.sh("b() { b | b & b | b & }; (b; b; b) 2>/dev/null & sleep 1000",
+                    "--timeout", "3", timeout=60)
+    result.exits(124)
+    check(result.seconds < 20, result)
+    box.clean(10)
 
 
 @test(home="copy")
@@ -188,6 +246,19 @@ def destroy_with_data(box):
              if name.endswith((".qcow2", ".ext4"))]
     equal(found, [], "disks")
     box.run("run", "tiny", "--", "true").fails("tiny")
+
+
+@test(home="empty")
+def destroy_sweeps_after_a_killed_build(box):
+    # What is left when a build of a Debian base is killed: a stage, and a folder that it names.
+    box.make("e")
+    outside = box.temporary + "/box-build-abcdef"
+    os.makedirs(outside + "/rest")
+    stage = box.path("sandboxes/e/build-01234567")
+    os.mkdir(stage)
+    os.symlink(outside, stage + "/bootstrap")
+    box.run("destroy", "--yes", "--data", "e").ok()
+    check(not os.path.exists(outside), "the folder outside is left")
 
 
 @test(home="copy")

@@ -3,9 +3,11 @@
 import os
 import re
 import signal
+import subprocess
 import time
 
-from lib import Failed, check, contains, descendants, equal, test, wait_until
+from lib import (MIB, Box, Failed, check, contains, descendants, equal, need_root, skip, test,
+                 wait_until)
 
 FOREVER = "echo ready; while :; do sleep 1; done"
 
@@ -67,6 +69,24 @@ def a_timeout_beats_a_monitor_that_hangs(box):
     running = start(box, FOREVER, "--timeout", "3")
     os.kill(box.monitor().pid, signal.SIGSTOP)
     after(box, running, (124, 125), 40)
+
+
+@test()
+def a_clone_of_a_machine_that_hangs_can_be_given_up(box):
+    first = start(box)
+    monitor = box.monitor().pid
+    os.kill(monitor, signal.SIGSTOP)
+    # Each one that goes leaves a question behind that the monitor has not answered.
+    for _ in range(12):
+        second = box.start_sh("true", "--data", "clone")
+        time.sleep(0.5)
+        check(second.process.poll() is None, "it did not wait")
+        second.signal(signal.SIGINT)
+        second.wait(10).exits(130)
+    os.kill(monitor, signal.SIGCONT)
+    equal(box.sh("echo cloned", "--data", "clone").ok().out, b"cloned\n")
+    first.signal(signal.SIGTERM)
+    after(box, first, (143,))
 
 
 @test()
@@ -133,6 +153,34 @@ def a_hangup_reaches_box_alone(box):
     running = start(box)
     running.signal(signal.SIGHUP)
     after(box, running, (125, 129, -signal.SIGHUP))
+
+
+@test(home="empty", alone=True)
+def the_disk_of_the_host_is_full(box):
+    # The guest learns of it; its machine is not paused for ever.
+    need_root()
+    disk, folder = box.temporary + "/disk", box.temporary + "/small"
+    os.mkdir(folder, 0o700)
+    with open(disk, "wb") as file:
+        file.truncate(420 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-F", disk], check=True)
+    if subprocess.run(["mount", "-o", "loop", disk, folder], check=False).returncode:
+        os.rmdir(folder)
+        os.unlink(disk)
+        skip("no file system can be mounted here")
+    try:
+        small = Box(os.path.join(folder, "home"))
+        small.make("tiny")
+        small.run("build", "tiny", timeout=300).ok()
+        result = small.sh("dd if=/dev/zero of=/fill bs=64k 2>/tmp/said; echo $?; echo end",
+                          "--timeout", "100")
+        check(result.seconds < 90, result)
+        check(result.code in (0, 125), result)
+        small.clean(5)
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        os.rmdir(folder)
+        os.unlink(disk)
 
 
 @test()

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-from lib import PREFIX, TINY, check, contains, equal, need_root, skip, test
+from lib import PREFIX, TINY, check, contains, equal, mirror_reason, need_root, skip, test
 
 
 @test()
@@ -269,6 +269,19 @@ def a_mirror_that_is_not_there(box):
     box.make("deb", "base: debian/bookworm\n")
     result = box.run("build", "deb", env={"BOX_MIRROR": "http://127.0.0.1:9/debian"}, timeout=150)
     result.fails("127.0.0.1:9")
+    contains(result.err, re.compile("Failed to fetch.*(onnect|timed out)"), "says why:")
+    contains(result.err, "BOX_MIRROR", "says what to do:")
+    box.clean(10)
+
+
+@test(home="empty", timeout=200)
+def a_suite_that_is_not_there(box):
+    reason = mirror_reason()
+    if reason:
+        skip(reason)
+    box.make("deb", "base: debian/nosuchsuite\n")
+    result = box.run("build", "deb", timeout=150)
+    result.fails("nosuchsuite", "Release file", "suite in the Boxfile")
     box.clean(10)
 
 

@@ -93,6 +93,23 @@ def timeout_of_the_boxfile(box):
 
 
 @test()
+def a_timeout_waits_for_a_slow_reader(box):
+    running = box.start("run", "--timeout", "2", "tiny", "--", "sh", "-c",
+                        "echo kept > /data/slow; exec yes")
+    time.sleep(7)
+    result = running.wait(60).exits(124)
+    check(len(result.out) > 100000, f"only {len(result.out)} bytes came")
+    check(b"did not end a command" not in result.err, result)
+    # The machine went down in order.
+    equal(box.sh("cat /data/slow; rm /data/slow").ok().text, "kept\n")
+    running = box.start("run", "--timeout", "2", "tiny", "--", "sh", "-c",
+                        "head -c 200000 /dev/zero; exit 3")
+    time.sleep(4)
+    # It was in time itself.
+    equal(len(running.wait(60).exits(3).out), 200000, "bytes")
+
+
+@test()
 def a_quick_command_does_not_wait_for_its_timeout(box):
     result = box.sh("true", "--timeout", "60").ok()
     check(result.seconds < 30, f"took {result.seconds:.1f} s")
@@ -282,6 +299,37 @@ def signals_end_a_command_that_does_not_catch_them(box):
 
 
 @test()
+def a_terminal_that_takes_no_more_does_not_hold_signals(box):
+    master, slave = os.openpty()
+    running = box.start_sh("echo ready >&2; exec yes", stdout=slave)
+    os.close(slave)
+    running.read_until(b"ready\n", stream=2)
+    time.sleep(2)
+    running.signal(signal.SIGTERM)
+    time.sleep(1)
+    # Nothing is lost of what it had said before.
+    check(running.process.poll() is None, "it did not wait for the terminal")
+    got = b""
+    while running.process.poll() is None or got[-1:] != b"\n":
+        try:
+            got += os.read(master, 65536)
+        except OSError:
+            break
+    running.wait(10).exits(143)
+    check(len(got) > 65536 and set(got.split(b"\r\n")) <= {b"y", b""}, f"{len(got)} bytes")
+    master, slave = os.openpty()
+    running = box.start_sh("echo ready >&2; exec yes", stdout=slave)
+    running.read_until(b"ready\n", stream=2)
+    time.sleep(2)
+    for _ in range(2):
+        running.signal(signal.SIGINT)
+        time.sleep(0.3)
+    running.wait(10).exits(130)
+    os.close(slave)
+    os.close(master)
+
+
+@test()
 def a_second_interrupt_ends_the_machine(box):
     running = box.start_sh("trap '' INT TERM; echo ready; while :; do sleep 1; done")
     running.read_until(b"ready\n")
@@ -332,6 +380,56 @@ def a_reader_that_goes_away(box):
     result = running.wait(60)
     check(result.code != 0, result)
     box.clean(3)
+
+
+def closing(*numbers):
+    def close():
+        for number in numbers:
+            os.close(number)
+    return close
+
+
+@test()
+def closed_descriptors(box):
+    # Nothing of box may get the number of one that the caller has closed.
+    result = box.run("run", "-i", "tiny", "--", "sh", "-c", "cat; echo hi", preexec_fn=closing(0))
+    equal(result.ok().out, b"hi\n", "without stdin")
+    result = box.sh("echo hi; echo err >&2; echo end", preexec_fn=closing(0, 2))
+    equal(result.ok().out, b"hi\nend\n", "without stdin and stderr")
+    result = box.sh("echo hi", preexec_fn=closing(1)).exits(125)
+    contains(result.err, "Bad file descriptor")
+    box.run("run", "-i", "tiny", "--", "cat", preexec_fn=closing(0, 1, 2)).exits(0)
+
+
+@test()
+def output_without_room_is_an_error(box):
+    with open("/dev/full", "wb") as full:
+        result = box.sh("echo kept > /data/full; echo hi", stdout=full).exits(125)
+    contains(result.err, "No space left on device")
+    equal(box.sh("cat /data/full; rm /data/full").ok().text, "kept\n")
+
+
+@test()
+def a_caller_that_does_not_wait_for_children(box):
+    def ignore():
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    equal(box.sh("echo hi", preexec_fn=ignore).ok().out, b"hi\n")
+
+
+@test()
+def ignored_signals_stay_ignored(box):
+    # nohup ignores SIGHUP, a shell's background job SIGINT.
+    def ignore():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    running = box.start_sh("echo ready; sleep 2; echo end", preexec_fn=ignore)
+    running.read_until(b"ready\n")
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGINT):
+        running.signal(number)
+        time.sleep(0.1)
+    equal(running.wait(60).ok().out, b"ready\nend\n")
 
 
 @test()
