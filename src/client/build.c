@@ -197,6 +197,7 @@ static int exchange(struct build *build, const char *name, struct err *err)
 
 static int publish(struct build *build, struct err *err)
 {
+	_cleanup_close_ int swap_fd = -EBADF;
 	struct stat status;
 	int rc;
 
@@ -205,7 +206,8 @@ static int publish(struct build *build, struct err *err)
 	}
 	build_step(build, "done");
 	renameat(build->stage_fd, "build.log", build->stage_fd, "image/build.log");
-	rc = exchange(build, "image", err);
+	swap_fd = store_lock_swap(build->sandbox_fd, true, err);
+	rc = swap_fd < 0 ? swap_fd : exchange(build, "image", err);
 	if (rc == 0) {
 		rc = exchange(build, "snapshot", err);
 	}

@@ -111,9 +111,13 @@ static int open_restore(struct files *files, const struct ipc_start *start, stru
 
 static int open_run(struct files *files, const struct ipc_start *start, struct err *err)
 {
+	_cleanup_close_ int swap_fd = store_lock_swap(files->sandbox_fd, false, err);
 	bool valid = false;
 	int rc;
 
+	if (swap_fd < 0) {
+		return swap_fd;
+	}
 	files->image_fd = open_staged(files, start, "image/image.ext4", O_RDONLY, err);
 	if (files->image_fd < 0) {
 		return files->image_fd;

@@ -163,8 +163,7 @@ static int lock_for_destroy(const struct destroy *destroy, int *ret_build, int *
 	rc = live < 0 ? live : store_try_lock_directory(destroy->sandbox_fd);
 	if (rc == -EAGAIN) {
 		err_set(err, -EBUSY, "busy", "a machine of %s is running", destroy->name);
-		err_mend(err, "end it first: `box down %s`, or the commands that use it",
-			 destroy->name);
+		err_mend(err, "wait for the commands that use %s, or end them", destroy->name);
 		return -EBUSY;
 	}
 	if (rc < 0) {

@@ -121,6 +121,17 @@ int store_lock_build(int sandbox_fd, bool wait, struct err *err)
 	return fd;
 }
 
+int store_lock_swap(int sandbox_fd, bool exclusive, struct err *err)
+{
+	int fd = open_locked(sandbox_fd, "swap.lock", O_RDWR | O_CREAT,
+			     exclusive ? LOCK_EX : LOCK_SH);
+
+	if (fd < 0) {
+		lock_failed(sandbox_fd, fd, "is being rebuilt just now", err);
+	}
+	return fd;
+}
+
 int store_open_data(int sandbox_fd, bool wait, struct err *err)
 {
 	char path[PATH_MAX];

@@ -88,6 +88,12 @@ int store_lock_live(int sandbox_fd, bool exclusive, bool wait, struct err *err);
 int store_lock_build(int sandbox_fd, bool wait, struct err *err);
 
 /*
+ * Lock of sandboxes/NAME/swap.lock, for an instant each: exclusive while a build puts its image and
+ * snapshot in place, shared while a start opens them, so that it gets both of one build. Waits.
+ */
+int store_lock_swap(int sandbox_fd, bool exclusive, struct err *err);
+
+/*
  * Opens data/data.qcow2 for reading and writing with an exclusive lock on the very description
  * that the monitor will get, so that the lock lives as long as the last process that could write.
  * -EAGAIN when another machine holds it and wait is false; -ENOENT when there is no data yet.

@@ -569,7 +569,7 @@ static void test_destroy_refuses_while_in_use(void **state)
 	assert_true(lock >= 0);
 	assert_int_equal(store_destroy(&store, "web", true, NULL, &err), -EBUSY);
 	assert_string_equal(err.text, "a machine of web is running");
-	assert_non_null(strstr(err.mend, "box down web"));
+	assert_non_null(strstr(err.mend, "commands that use web"));
 	assert_true(is_there("sandboxes/web/Boxfile"));
 	close_fd(&lock);
 	lock = store_lock_build(fd, false, &err);
