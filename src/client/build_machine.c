@@ -412,6 +412,30 @@ static uint64_t used_bytes(int dir_fd, const char *path)
 	return fstatat(dir_fd, path, &status, 0) < 0 ? 0 : (uint64_t)status.st_blocks * 512;
 }
 
+/*
+ * What every command's start reads, from the user's entry to the shell, is then in the snapshot's
+ * page cache: a first command that finds it there begins in two thirds of the time. How it ends
+ * does not matter, an image may have no shell.
+ */
+static int warm_page_cache(const struct build *build, struct client_machine *machine,
+			   struct err *err)
+{
+	static const char *const argv[] = {"sh", "-c", "exec true"};
+	struct client_result result;
+
+	return client_run(machine,
+			  &(struct client_command){
+				  .argv = argv,
+				  .argc = ARRAY_SIZE(argv),
+				  .user = build->spec->user,
+				  .directory = "",
+				  .stdin_fd = -EBADF,
+				  .stdout_fd = -EBADF,
+				  .stderr_fd = -EBADF,
+			  },
+			  &result, err);
+}
+
 int build_snapshot(struct build *build, struct err *err)
 {
 	_cleanup_(client_machine_freep) struct client_machine *machine = NULL;
@@ -434,6 +458,10 @@ int build_snapshot(struct build *build, struct err *err)
 		return rc;
 	}
 	report_proof(build, &proof);
+	rc = warm_page_cache(build, machine, err);
+	if (rc < 0) {
+		return rc;
+	}
 	rc = run_lines(build, machine, "warmup", spec->warmup, spec->warmup_count, err);
 	if (rc == 0) {
 		build_step(build, "snapshot: saving the machine");
