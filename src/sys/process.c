@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -53,12 +54,15 @@ int sys_limit(int resource, uint64_t value)
 
 int sys_reset_signals(void)
 {
-	struct sigaction action = {.sa_handler = SIG_DFL};
+	/* The kernel's own struct: handler SIG_DFL, flags, restorer, mask. */
+	static const uint64_t action[4];
 	sigset_t none;
 
+	/* Not by sigaction(3): it keeps two signals for the C library, and posix_spawn(3) of our
+	 * caller has left just those ignored. */
 	for (int number = 1; number < NSIG; number++) {
-		/* SIGKILL, SIGSTOP and the two that the C library keeps cannot be set. */
-		if (sigaction(number, &action, NULL) < 0 && errno != EINVAL) {
+		if (syscall(SYS_rt_sigaction, number, action, NULL, sizeof(action[3])) < 0 &&
+		    number != SIGKILL && number != SIGSTOP) {
 			return -errno;
 		}
 	}

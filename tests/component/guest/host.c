@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +139,13 @@ struct host *host_new(int setup_error)
 	host->guest = fork();
 	assert_true(host->guest >= 0);
 	if (host->guest == 0) {
+		/* As the kernel starts process 1. A make that used posix_spawn(3) has left signals
+		 * ignored that sigaction(3) does not touch. */
+		static const uint64_t action[4];
+
+		for (int number = 1; number < NSIG; number++) {
+			syscall(SYS_rt_sigaction, number, action, NULL, sizeof(action[3]));
+		}
 		close(fds[0]);
 		run_guest(fds[1], host->report, setup_error);
 	}
