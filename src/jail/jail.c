@@ -223,7 +223,8 @@ static const char *mend_of_clone(int rc)
 	}
 	if (rc == -EPERM || rc == -EACCES) {
 		return "allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian) "
-		       "or kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu)";
+		       "or kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); a chroot "
+		       "never has them: leave it";
 	}
 	return NULL;
 }
