@@ -173,9 +173,10 @@ def the_disk_of_the_host_is_full(box):
         small.make("tiny")
         small.run("build", "tiny", timeout=300).ok()
         result = small.sh("dd if=/dev/zero of=/fill bs=64k 2>/tmp/said; echo $?; echo end",
-                          "--timeout", "100")
-        check(result.seconds < 90, result)
-        check(result.code in (0, 125), result)
+                          "--timeout", "30")
+        # How long its kernel tries again is its own matter. But one that was paused does not end
+        # the command when told to, and box gives it three seconds for that.
+        check(result.code in (0, 125) or result.code == 124 and result.seconds < 32.5, result)
         small.clean(5)
     finally:
         subprocess.run(["umount", folder], check=True)
