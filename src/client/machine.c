@@ -227,7 +227,7 @@ static int ask_for_copy(struct client_machine *machine, struct err *err)
 		return 0;
 	}
 	ipc_close_fds(fds);
-	if (message.type == IPC_FAILED && strstr(message.failed.text, strerror(EAGAIN))) {
+	if (message.type == IPC_FAILED && strcmp(message.failed.code, IPC_CODE_BUSY) == 0) {
 		return -EAGAIN;
 	}
 	err_set(err, -EIO, "data-copy", "%s", message.failed.text);

@@ -263,18 +263,27 @@ static int make_address(int dir_fd, const char *name, struct sockaddr_un *ret_ad
 	return 0;
 }
 
-int ipc_listen_at(int dir_fd, const char *name)
+/* A socket, and the address that it is to be bound or connected to. */
+static int named_socket(int dir_fd, const char *name, struct sockaddr_un *ret_address)
 {
-	_cleanup_close_ int fd = -EBADF;
-	struct sockaddr_un address;
-	int rc = make_address(dir_fd, name, &address);
+	int rc = make_address(dir_fd, name, ret_address);
+	int fd;
 
 	if (rc < 0) {
 		return rc;
 	}
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	return fd < 0 ? -errno : fd;
+}
+
+int ipc_listen_at(int dir_fd, const char *name)
+{
+	struct sockaddr_un address;
+	_cleanup_close_ int fd = named_socket(dir_fd, name, &address);
+	int rc;
+
 	if (fd < 0) {
-		return -errno;
+		return fd;
 	}
 	/* bind(2) gives the name the mode that the socket has, so it is never open to others. */
 	if (fchmod(fd, 0600) < 0 ||
@@ -291,16 +300,12 @@ int ipc_listen_at(int dir_fd, const char *name)
 
 int ipc_connect_at(int dir_fd, const char *name)
 {
-	_cleanup_close_ int fd = -EBADF;
 	struct sockaddr_un address;
-	int rc = make_address(dir_fd, name, &address);
+	_cleanup_close_ int fd = named_socket(dir_fd, name, &address);
+	int rc;
 
-	if (rc < 0) {
-		return rc;
-	}
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0) {
-		return -errno;
+		return fd;
 	}
 	do {
 		rc = connect(fd, (const struct sockaddr *)&address, sizeof(address));

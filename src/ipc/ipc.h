@@ -20,6 +20,9 @@
 #define IPC_FDS_MAX 8
 #define IPC_TEXT_MAX 768
 
+/* The code of an IPC_FAILED that answers IPC_COPY_DATA: the machine comes or goes, ask again. */
+#define IPC_CODE_BUSY "data-busy"
+
 enum ipc_type {
 	/* Client to keeper, first and once: struct ipc_start; fd 0: locked data.qcow2, if any;
 	 * fd 1: the lock that says "live", if any. */

@@ -21,7 +21,8 @@ static void answer(struct keeper *keeper, int rc, int copy_fd)
 	struct ipc_message message = {.type = rc < 0 ? IPC_FAILED : IPC_DATA_COPY};
 
 	if (rc < 0) {
-		snprintf(message.failed.code, sizeof(message.failed.code), "data-copy");
+		snprintf(message.failed.code, sizeof(message.failed.code), "%s",
+			 rc == -EAGAIN ? IPC_CODE_BUSY : "data-copy");
 		snprintf(message.failed.text, sizeof(message.failed.text),
 			 "%s: /data could not be copied: %s", keeper->start.name, strerror(-rc));
 	}
