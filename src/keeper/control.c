@@ -34,12 +34,6 @@ struct control {
 	uint8_t out[OUT_MAX];
 };
 
-static void fail(struct control *control, const char *reason)
-{
-	loop_remove(control->loop, control->fd);
-	control->events.failed(control->events.data, reason);
-}
-
 static void flush(struct control *control)
 {
 	while (control->out_size > 0) {
@@ -76,7 +70,8 @@ static bool take_frames(struct control *control)
 	}
 	control->freed = NULL;
 	if (rc < 0) {
-		fail(control, "the guest broke the protocol of its control port");
+		loop_remove(control->loop, control->fd);
+		control->events.broken(control->events.data);
 		return false;
 	}
 	return true;
@@ -92,7 +87,7 @@ static bool read_some(struct control *control)
 		return false;
 	}
 	if (got == 0) {
-		fail(control, "the control port has closed");
+		loop_remove(control->loop, control->fd);
 		return false;
 	}
 	wire_decoder_filled(&control->decoder, (size_t)got);

@@ -15,8 +15,9 @@ struct control;
 struct control_events {
 	/* A whole frame has come; valid during the call. */
 	void (*frame)(void *data, const struct wire_frame *frame);
-	/* The port is of no use any more: closed by the monitor or broken by the guest. */
-	void (*failed)(void *data, const char *reason);
+	/* The guest sent what is no frame; nothing more is read. When the monitor closes the port
+	 * there is no event here: its own end tells more. */
+	void (*broken)(void *data);
 	/* There is room again for bulk data. */
 	void (*writable)(void *data);
 	void *data;

@@ -296,7 +296,7 @@ static int start_machine(struct keeper *keeper, struct err *err)
 	};
 	struct control_events control_events = {
 		.frame = keeper_frame,
-		.failed = keeper_port_failed,
+		.broken = keeper_port_broken,
 		.writable = keeper_port_writable,
 		.data = keeper,
 	};

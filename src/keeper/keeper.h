@@ -83,7 +83,7 @@ ssize_t keeper_read_console(struct keeper *keeper);
 /* session.c: the guest's frames and the client's messages */
 /* Called by the control port. */
 void keeper_frame(void *data, const struct wire_frame *frame);
-void keeper_port_failed(void *data, const char *reason);
+void keeper_port_broken(void *data);
 void keeper_port_writable(void *data);
 /* Takes over those descriptors that it replaces by -EBADF in fds. */
 void keeper_message(struct keeper *keeper, const struct ipc_message *message, int *fds);

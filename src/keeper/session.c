@@ -255,14 +255,9 @@ void keeper_frame(void *data, const struct wire_frame *frame)
 	}
 }
 
-void keeper_port_failed(void *data, const char *reason)
+void keeper_port_broken(void *data)
 {
-	struct keeper *keeper = data;
-
-	/* When the monitor has ended its own event says more; give it the chance to come first. */
-	if (strstr(reason, "broke")) {
-		broken(keeper, "a frame that is no frame");
-	}
+	broken(data, "a frame that is no frame");
 }
 
 void keeper_port_writable(void *data)

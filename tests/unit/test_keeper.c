@@ -53,11 +53,10 @@ static void on_frame(void *data, const struct wire_frame *frame)
 	}
 }
 
-static void on_failed(void *data, const char *reason)
+static void on_failed(void *data)
 {
 	struct fixture *f = data;
 
-	(void)reason;
 	f->failed = true;
 }
 
