@@ -7,6 +7,7 @@
 #   make lint         only the rules about the code itself
 #   make fuzz S=60    fuzz every target for S seconds
 #   make bench        measure, and write bench/RESULTS.md
+#   make release      build an archive that is the same bytes wherever it is built
 #   make install      copy to DESTDIR/PREFIX (PREFIX=/usr/local)
 #   make uninstall    remove exactly what install put there
 #   make clean        remove everything that was built
@@ -42,6 +43,9 @@ fuzz:
 bench: setup all
 	@bench/run
 
+release:
+	@scripts/release
+
 install:
 	@[ -x build/root/usr/local/bin/box ] || scripts/build
 	@scripts/install install "$(PREFIX)" "$(DESTDIR)"
@@ -54,4 +58,4 @@ clean:
 
 # The steps of one target follow one another.
 .NOTPARALLEL:
-.PHONY: all help setup demo test lint fuzz bench install uninstall clean
+.PHONY: all help setup demo test lint fuzz bench release install uninstall clean

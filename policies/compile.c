@@ -7,10 +7,11 @@
  *
  * ACTION is `allow` (the default after a condition), `errno NAME` or `notify`. Of several rules for
  * one system call the first that matches decides; a call without a matching rule, another
- * architecture and the x32 numbers kill the process. Numbers are C integers.
+ * architecture and the x32 numbers kill the process. Numbers are C integers. A rule that a test
+ * would not meet has `rare:` and why in its reason (tests/vm/test_calls.py).
  *
- * Out: a C source with the instructions as a constant array and `struct jail_policy
- * jail_policy_NAME`.
+ * Out: a C source with the instructions as a constant array, the calls that have a rule, and
+ * `struct jail_policy jail_policy_NAME`.
  *
  * libseccomp knows the system calls' numbers. The instructions are written here, because the order
  * of rules is part of what the lists mean: load the architecture, load the number, a binary search
@@ -59,6 +60,8 @@ struct rule {
 
 struct policy {
 	const char *path;
+	/* A running process puts it on itself; else jail_spawn does, before a program starts. */
+	bool for_self;
 	int line;
 	struct rule rules[RULES_MAX];
 	size_t rule_count;
@@ -271,18 +274,18 @@ static void read_policy(struct policy *policy)
 	fclose(file);
 }
 
-/* What jail_spawn itself has to do once the filter is on. */
+/* What whoever puts the filter on has to do afterwards. */
 static void require_calls(const struct policy *policy)
 {
 	static const struct {
 		const char *name;
-		bool for_notify;
+		bool for_self, for_notify;
 		const char *why;
 	} required[] = {
-		{"execveat", false, "to start the program"},
-		{"write", false, "to tell why the program could not be started"},
-		{"exit_group", false, "to end when it could not"},
-		{"sendmsg", true, "to hand over the notification descriptor"},
+		{"execveat", false, false, "jail_spawn needs it to start the program"},
+		{"write", true, false, "it tells why the program could not be started"},
+		{"exit_group", true, false, "it ends a process"},
+		{"sendmsg", false, true, "jail_spawn hands over the notifications with it"},
 	};
 	bool notifies = false;
 
@@ -291,15 +294,15 @@ static void require_calls(const struct policy *policy)
 	}
 	for (size_t k = 0; k < sizeof(required) / sizeof(required[0]); k++) {
 		int number = seccomp_syscall_resolve_name_arch(SCMP_ARCH_X86_64, required[k].name);
-		bool found = required[k].for_notify && !notifies;
+		bool found = (required[k].for_notify && !notifies) ||
+			     (policy->for_self && !required[k].for_self);
 
 		for (size_t i = 0; i < policy->rule_count; i++) {
 			found |= policy->rules[i].number == number &&
 				 policy->rules[i].action == SECCOMP_RET_ALLOW;
 		}
 		if (!found) {
-			fail(policy, "%s must be allowed: jail_spawn needs it %s", required[k].name,
-			     required[k].why);
+			fail(policy, "%s must be allowed: %s", required[k].name, required[k].why);
 		}
 	}
 }
@@ -429,6 +432,27 @@ static void emit_filter(struct policy *policy)
 	emit_search(policy, numbers, count);
 }
 
+/* Each call once: their rules need not stand together. */
+static void write_calls(const struct policy *policy, FILE *file)
+{
+	fprintf(file, "static const struct jail_call calls[] = {\n");
+	for (size_t i = 0; i < policy->rule_count; i++) {
+		int number = policy->rules[i].number;
+		bool seen = false;
+		char *name;
+
+		for (size_t k = 0; k < i; k++) {
+			seen |= policy->rules[k].number == number;
+		}
+		name = seen ? NULL : seccomp_syscall_resolve_num_arch(SCMP_ARCH_X86_64, number);
+		if (name) {
+			fprintf(file, "\t{\"%s\", %d},\n", name, number);
+		}
+		free(name);
+	}
+	fprintf(file, "};\n\n");
+}
+
 static void write_source(const struct policy *policy, const char *name, const char *path)
 {
 	FILE *file = fopen(path, "we");
@@ -438,9 +462,10 @@ static void write_source(const struct policy *policy, const char *name, const ch
 	}
 	fprintf(file,
 		"/* Made from %s.policy by policies/compile.c. */\n"
-		"#include <linux/filter.h>\n\n#include \"jail/jail.h\"\n\n"
-		"static const struct sock_filter filter[] = {\n",
+		"#include <linux/filter.h>\n\n#include \"jail/jail.h\"\n\n",
 		name);
+	write_calls(policy, file);
+	fprintf(file, "static const struct sock_filter filter[] = {\n");
 	for (size_t i = 0; i < policy->code_count; i++) {
 		const struct sock_filter *code = &policy->code[i];
 
@@ -449,7 +474,8 @@ static void write_source(const struct policy *policy, const char *name, const ch
 	}
 	fprintf(file,
 		"};\n\nconst struct jail_policy jail_policy_%s = {\n\t.name = \"%s\",\n"
-		"\t.filter = filter,\n\t.count = %zu,\n};\n",
+		"\t.filter = filter,\n\t.count = %zu,\n\t.calls = calls,\n"
+		"\t.call_count = sizeof(calls) / sizeof(calls[0]),\n};\n",
 		name, name, policy->code_count);
 	if (ferror(file) || fclose(file) != 0) {
 		fail(policy, "%s: cannot write", path);
@@ -460,10 +486,11 @@ int main(int argc, char **argv)
 {
 	static struct policy policy;
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: policy-compile NAME POLICY SOURCE\n");
+	if (argc != 4 && !(argc == 5 && strcmp(argv[4], "self") == 0)) {
+		fprintf(stderr, "usage: policy-compile NAME POLICY SOURCE [self]\n");
 		return 2;
 	}
+	policy.for_self = argc == 5;
 	policy.path = argv[2];
 	read_policy(&policy);
 	require_calls(&policy);

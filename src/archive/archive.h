@@ -68,6 +68,8 @@ struct archive_item {
 	const char *link;
 	/* Of a hard link: number of the earlier item, which is a file or a symbolic link. */
 	uint32_t link_id;
+	/* How many names a file or symbolic link has, where the archive says so, else 0. */
+	uint32_t links;
 	/* user.* always, security.capability with keep_setuid; others are left out. */
 	const struct archive_xattr *xattrs;
 	size_t xattr_count;
@@ -93,6 +95,15 @@ int archive_open_fd(int fd, const struct archive_options *options,
 /* The same over bytes in memory, which must outlive the reader. */
 int archive_open_memory(const void *data, size_t size, const struct archive_options *options,
 			struct archive_reader **ret_reader, struct err *err);
+
+/*
+ * The same for archives that are not packed, without libarchive (library archive_plain): a packed
+ * one is refused as no tar archive.
+ */
+int archive_open_plain_fd(int fd, const struct archive_options *options,
+			  struct archive_reader **ret_reader, struct err *err);
+int archive_open_plain_memory(const void *data, size_t size, const struct archive_options *options,
+			      struct archive_reader **ret_reader, struct err *err);
 
 /*
  * The next item. Data of the item before that was not asked for is skipped. Returns 1 with
@@ -146,7 +157,37 @@ const char *archive_quote(const char *name, char ret_text[ARCHIVE_QUOTED_MAX]);
  * Writes the tree below dir_fd to out_fd as an uncompressed pax archive: directories before what
  * is in them, names sorted, the tree itself as "./". Links stay links, owners are numbers, further
  * names of one file are hard links, holes stay holes, user.* and security.capability are kept,
- * sockets are left out. The tree is trusted. A file that changes its length meanwhile is an error.
- * Returns 0 or a negative errno.
+ * sockets are left out, and so is an empty lost+found of an ext4. A file that changes its length
+ * meanwhile is an error. Returns 0 or a negative errno.
  */
 int archive_write_tree(int dir_fd, int out_fd, struct err *err);
+
+/*
+ * The same for a copy: the file, link or directory at path (relative to dir_fd or AT_FDCWD), which
+ * is called top in the archive; top NULL: path is a directory that goes out as "./". Devices and
+ * fifos are left out and counted in *ret_left_out. A link at the end of path stays one.
+ */
+int archive_write_path(int dir_fd, const char *path, const char *top, int out_fd,
+		       uint64_t *ret_left_out, struct err *err);
+
+/* Gives the next path below dir_fd, plain and valid until the next call, or NULL at the end. */
+typedef const char *archive_path_source(void *data);
+
+/*
+ * The same for single paths: each gets an entry under its own name, in the order of next, a
+ * directory without what is in it. Says how many names a file has (archive_item.links), so that a
+ * reader who leaves entries out knows what later hard links may need. A path that is not there, or
+ * is no file, directory or link, is an error.
+ */
+int archive_write_chosen(int dir_fd, archive_path_source *next, void *data, int out_fd,
+			 struct err *err);
+
+/*
+ * Packs all of in_fd into out_fd with zstd, or unpacks it: plain, gzip, bzip2, xz, zstd or lz4,
+ * found out by itself. The bytes of an archive are not looked at. For a process of its own, since
+ * input to unpack may be made to hurt. Memory does not depend on the length. An empty input, and
+ * one that is cut short, cannot be unpacked. Returns 0 or a negative errno; -EPIPE when the reader
+ * of out_fd has gone.
+ */
+int archive_pack_fd(int in_fd, int out_fd, struct err *err);
+int archive_unpack_fd(int in_fd, int out_fd, struct err *err);

@@ -34,7 +34,7 @@ static int fail(struct archive_reader *reader, int rc, const char *why, struct e
 /* Reads exactly size bytes of the archive. */
 static int read_exactly(struct archive_reader *reader, void *data, size_t size, struct err *err)
 {
-	ssize_t got = stream_read(&reader->stream, data, size, err);
+	ssize_t got = archive_stream_read(&reader->stream, data, size, err);
 
 	if (got < 0) {
 		return (int)got;
@@ -167,7 +167,7 @@ static int read_end(struct archive_reader *reader, struct err *err)
 	if (reader->extended || reader->has_long_name || reader->has_long_link) {
 		return reader_refuse(reader, err, "an extended header without an entry");
 	}
-	while ((rc = stream_take(&reader->stream, SIZE_MAX, &data, &size, err)) > 0) {
+	while ((rc = archive_stream_take(&reader->stream, SIZE_MAX, &data, &size, err)) > 0) {
 		if (data[0] != 0 || memcmp(data, data + 1, size - 1) != 0) {
 			return err_set(err, -EBADMSG, "archive-refused",
 				       "archive: something follows its end");
@@ -449,6 +449,7 @@ static int decode_entry(struct archive_reader *reader, uint8_t *block, struct er
 		rc = decode_link(reader, err);
 	}
 	if (rc == 0) {
+		item->links = (uint32_t)MIN(reader->extra.links, (uint64_t)UINT32_MAX);
 		choose_xattrs(reader);
 	}
 	return rc;
@@ -457,7 +458,7 @@ static int decode_entry(struct archive_reader *reader, uint8_t *block, struct er
 /* Reads one block. Returns 1, 0 for the end mark, or a failure. */
 static int read_header_block(struct archive_reader *reader, uint8_t *block, struct err *err)
 {
-	ssize_t got = stream_read(&reader->stream, block, TAR_BLOCK_BYTES, err);
+	ssize_t got = archive_stream_read(&reader->stream, block, TAR_BLOCK_BYTES, err);
 
 	if (got < 0) {
 		return (int)got;

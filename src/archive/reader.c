@@ -2,7 +2,8 @@
  * Theory of operation.
  *
  * What flows in: the bytes of an archive, from a descriptor or memory, written by anyone. stream.c
- * unpacks them through libarchive's built-in filters (never an external program). entry.c reads
+ * hands them on as they are, or unpack.c unpacks them through libarchive's built-in filters (never
+ * an external program; programs that must not link it open plain archives only). entry.c reads
  * headers by tar.c's pure decoders and makes one entry of them: type, plain name, attributes, size
  * and sparse map that agree with each other. This file gives the entry its place among the names
  * that came before (tree.c) and hands it out.
@@ -205,7 +206,8 @@ static int skip_data(struct archive_reader *reader, struct err *err)
 	reader->data_left += reader->padding;
 	reader->padding = 0;
 	while (reader->data_left > 0) {
-		int rc = stream_take(&reader->stream, (size_t)reader->data_left, &data, &size, err);
+		int rc = archive_stream_take(&reader->stream, (size_t)reader->data_left, &data,
+					     &size, err);
 
 		if (rc < 0) {
 			return rc;
@@ -282,7 +284,7 @@ int archive_data(struct archive_reader *reader, const void **ret_data, size_t *r
 		/* The map was held against the stored bytes. */
 		ASSERT(want > 0 && want <= reader->data_left);
 	}
-	rc = stream_take(&reader->stream, (size_t)want, &data, &size, err);
+	rc = archive_stream_take(&reader->stream, (size_t)want, &data, &size, err);
 	if (rc < 0) {
 		return rc;
 	}
@@ -298,8 +300,9 @@ int archive_data(struct archive_reader *reader, const void **ret_data, size_t *r
 	return 1;
 }
 
-static int open_reader(int fd, const void *data, size_t size, const struct archive_options *options,
-		       struct archive_reader **ret_reader, struct err *err)
+int reader_open(reader_opener *open, const struct stream_input *input,
+		const struct archive_options *options, struct archive_reader **ret_reader,
+		struct err *err)
 {
 	_cleanup_(archive_closep) struct archive_reader *reader = NULL;
 	int rc;
@@ -313,7 +316,7 @@ static int open_reader(int fd, const void *data, size_t size, const struct archi
 	if (rc < 0) {
 		return err_set(err, rc, "archive-read", "archive: %s", strerror(-rc));
 	}
-	rc = stream_open(&reader->stream, fd, data, size, err);
+	rc = open(&reader->stream, input, err);
 	if (rc < 0) {
 		return rc == -ENODATA ? -EBADMSG : rc;
 	}
@@ -321,17 +324,21 @@ static int open_reader(int fd, const void *data, size_t size, const struct archi
 	return 0;
 }
 
-int archive_open_fd(int fd, const struct archive_options *options,
-		    struct archive_reader **ret_reader, struct err *err)
+int archive_open_plain_fd(int fd, const struct archive_options *options,
+			  struct archive_reader **ret_reader, struct err *err)
 {
+	const struct stream_input input = {.fd = fd};
+
 	ASSERT(fd >= 0);
-	return open_reader(fd, NULL, 0, options, ret_reader, err);
+	return reader_open(archive_stream_open_plain, &input, options, ret_reader, err);
 }
 
-int archive_open_memory(const void *data, size_t size, const struct archive_options *options,
-			struct archive_reader **ret_reader, struct err *err)
+int archive_open_plain_memory(const void *data, size_t size, const struct archive_options *options,
+			      struct archive_reader **ret_reader, struct err *err)
 {
-	return open_reader(-EBADF, data, size, options, ret_reader, err);
+	const struct stream_input input = {.fd = -EBADF, .memory = data, .memory_size = size};
+
+	return reader_open(archive_stream_open_plain, &input, options, ret_reader, err);
 }
 
 void archive_close(struct archive_reader *reader)
@@ -339,7 +346,7 @@ void archive_close(struct archive_reader *reader)
 	if (!reader) {
 		return;
 	}
-	stream_close(&reader->stream);
+	archive_stream_close(&reader->stream);
 	tree_clear(&reader->tree);
 	tar_map_clear(&reader->map);
 	free(reader->extended);

@@ -57,3 +57,12 @@ int reader_refuse(struct archive_reader *reader, struct err *err, const char *wh
  * link_id). Returns 1, 0 at the end of the archive, or a negative errno.
  */
 int reader_read_entry(struct archive_reader *reader, struct err *err);
+
+/* Opens a stream over an input, as archive_stream_open_plain does. */
+typedef int reader_opener(struct archive_stream *stream, const struct stream_input *input,
+			  struct err *err);
+
+/* Makes a reader over a stream that open opens. Returns 0 or a negative errno. */
+int reader_open(reader_opener *open, const struct stream_input *input,
+		const struct archive_options *options, struct archive_reader **ret_reader,
+		struct err *err);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/check.h"
 
 /* A field of a header: where it stands and how long it is. POSIX.1-2017 pax, "ustar Interchange
@@ -261,21 +262,17 @@ static bool parse_time(const char *text, int64_t *ret_s, uint32_t *ret_ns)
 
 int tar_map_add(struct tar_map *map, uint64_t offset, uint64_t size, const char **ret_why)
 {
-	if (map->count == map->capacity) {
-		size_t capacity = map->capacity ? map->capacity * 2 : 64;
-		struct tar_segment *grown;
+	struct tar_segment *grown;
 
-		if (map->count >= TAR_SEGMENTS_MAX) {
-			return refuse(ret_why, "its sparse map has too many pieces");
-		}
-		grown = reallocarray(map->segments, capacity, sizeof(*grown));
-		if (!grown) {
-			*ret_why = "out of memory";
-			return -ENOMEM;
-		}
-		map->segments = grown;
-		map->capacity = capacity;
+	if (map->count >= TAR_SEGMENTS_MAX) {
+		return refuse(ret_why, "its sparse map has too many pieces");
 	}
+	grown = array_reserve(map->segments, map->count, &map->capacity, sizeof(*grown));
+	if (!grown) {
+		*ret_why = "out of memory";
+		return -ENOMEM;
+	}
+	map->segments = grown;
 	map->segments[map->count++] = (struct tar_segment){.offset = offset, .size = size};
 	return 0;
 }
@@ -419,6 +416,11 @@ static int record_mtime(struct record *record)
 	return 0;
 }
 
+static int record_links(struct record *record)
+{
+	return record_number(record, &record->extra->links);
+}
+
 static int record_charset(struct record *record)
 {
 	/* Names are bytes to us either way. */
@@ -506,6 +508,7 @@ static const struct {
 	{"uid", record_uid, false},
 	{"gid", record_gid, false},
 	{"mtime", record_mtime, false},
+	{"SCHILY.nlink", record_links, false},
 	{"hdrcharset", record_charset, true},
 	{"GNU.sparse.name", record_sparse_name, false},
 	{"GNU.sparse.major", record_sparse_major, false},

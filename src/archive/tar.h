@@ -69,6 +69,8 @@ struct tar_extra {
 	uint64_t sparse_offset;
 	uint64_t sparse_major;
 	uint64_t sparse_minor;
+	/* 0: nothing is said. */
+	uint64_t links;
 	int64_t mtime_s;
 	uint32_t mtime_ns;
 	enum tar_sparse sparse;

@@ -44,16 +44,18 @@ static inline void cleanup_close_file(FILE **file)
 #define _cleanup_close_ _cleanup_(close_fd)
 #define _cleanup_fclose_ _cleanup_(cleanup_close_file)
 
+/* The place is looked up once, so it may be written with a side effect. */
 #define TAKE_PTR(pointer)                                                                          \
 	({                                                                                         \
-		__typeof__(pointer) taken_ = (pointer);                                            \
-		(pointer) = NULL;                                                                  \
+		__typeof__(pointer) *place_ = &(pointer);                                          \
+		__typeof__(pointer) taken_ = *place_;                                              \
+		*place_ = NULL;                                                                    \
 		taken_;                                                                            \
 	})
-
 #define TAKE_FD(fd)                                                                                \
 	({                                                                                         \
-		int taken_ = (fd);                                                                 \
-		(fd) = -EBADF;                                                                     \
+		int *place_ = &(fd);                                                               \
+		int taken_ = *place_;                                                              \
+		*place_ = -EBADF;                                                                  \
 		taken_;                                                                            \
 	})

@@ -3,7 +3,7 @@
 
 enum exit_code {
 	EXIT_OK = 0,
-	/* A check answered with no: `doctor` or `verify` found a fault. */
+	/* A check answered with no: `doctor` or `verify` found a fault, `net --check` a refusal. */
 	EXIT_NEGATIVE = 1,
 	/* The command ran out of time. */
 	EXIT_TIMEOUT = 124,

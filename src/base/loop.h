@@ -10,8 +10,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* 256 streams with three descriptors each, and some for channels and timers. */
-#define LOOP_WATCHES_MAX 1024
+/*
+ * A power of two. The keeper of a machine that stays needs most: 256 streams with three descriptors
+ * each (768), 320 clients, 64 ports, and some twenty for its own sockets and its monitor.
+ */
+#define LOOP_WATCHES_MAX 2048
 #define LOOP_TIMERS_MAX 512
 
 struct loop;

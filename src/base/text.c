@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -221,4 +222,30 @@ void text_format_bytes(uint64_t bytes, char *out, size_t capacity)
 		}
 	}
 	snprintf(out, capacity, "%u.%u %s", (unsigned)whole, (unsigned)tenths, units[unit]);
+}
+
+char *text_base64(const void *bytes, size_t size)
+{
+	static const char digits[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	const unsigned char *in = bytes;
+	char *text = malloc((size + 2) / 3 * 4 + 1);
+	char *out = text;
+
+	if (!text) {
+		return NULL;
+	}
+	for (size_t i = 0; i < size; i += 3) {
+		size_t left = size - i;
+		uint32_t group = (uint32_t)in[i] << 16;
+
+		group |= left > 1 ? (uint32_t)in[i + 1] << 8 : 0;
+		group |= left > 2 ? (uint32_t)in[i + 2] : 0;
+		*out++ = digits[group >> 18];
+		*out++ = digits[group >> 12 & 63];
+		*out++ = left > 1 ? digits[group >> 6 & 63] : '=';
+		*out++ = left > 2 ? digits[group & 63] : '=';
+	}
+	*out = '\0';
+	return text;
 }

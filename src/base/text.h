@@ -45,3 +45,7 @@ void text_format_bytes(uint64_t bytes, char *out, size_t capacity);
  * NULL. The bytes are not trusted.
  */
 size_t text_utf8_decode(const char *bytes, size_t size, uint32_t *ret_code_point);
+
+/* Base64 (RFC 4648, 4) of size bytes, with its padding; owned by the caller. NULL without memory.
+ */
+char *text_base64(const void *bytes, size_t size);

@@ -20,6 +20,7 @@
 #include "client/state.h"
 #include "json/json.h"
 #include "spec/spec.h"
+#include "store/ids.h"
 
 /* More examples than ever come with box. */
 #define EXAMPLES_MAX 64
@@ -122,6 +123,15 @@ static int read_source(const char *wanted, char **ret_text, size_t *ret_size, st
 	return rc;
 }
 
+/* Gives a sandbox IDs of its own, unless it wants none. */
+static int give_ids(struct store *store, const char *name, const struct spec *spec, struct err *err)
+{
+	struct store_ids ids;
+
+	return spec->isolation == SPEC_ISOLATION_STRICT ? store_ids_take(store, name, &ids, err)
+							: 0;
+}
+
 int cli_new(const struct cli_args *args, struct err *err)
 {
 	const char *name = args->operands[0], *from = cli_value(args, "from");
@@ -151,6 +161,12 @@ int cli_new(const struct cli_args *args, struct err *err)
 		return rc;
 	}
 	printf("%s/sandboxes/%s/Boxfile\n", store.home, name);
+	rc = give_ids(&store, name, spec, err);
+	if (rc < 0) {
+		/* It is there, and its Boxfile can be edited; only a start will be refused. */
+		err_context(err, rc, "%s cannot be started yet", name);
+		cli_print_error(err);
+	}
 	return EXIT_OK;
 }
 
@@ -274,12 +290,9 @@ int cli_edit(const struct cli_args *args, struct err *err)
 	_cleanup_(store_close) struct store store = {.home_fd = -EBADF};
 	_cleanup_close_ int sandbox_fd = -EBADF;
 	char path[PATH_MAX];
-	int rc = store_open(false, &store, err);
+	int rc;
 
-	if (rc < 0) {
-		return rc;
-	}
-	sandbox_fd = store_open_sandbox(&store, name, err);
+	sandbox_fd = cli_open_sandbox(name, &store, err);
 	if (sandbox_fd < 0) {
 		return sandbox_fd;
 	}
@@ -327,6 +340,10 @@ int cli_build(const struct cli_args *args, struct err *err)
 	}
 	if (rc == 0) {
 		cli_print_notices(spec);
+		/* What its machine would be refused for only after the image is made. */
+		rc = give_ids(&store, name, spec, err);
+	}
+	if (rc == 0) {
 		rc = cli_progress_start(name, &progress, err);
 	}
 	if (rc < 0) {
@@ -340,153 +357,4 @@ int cli_build(const struct cli_args *args, struct err *err)
 	}
 	print_built(name, &result);
 	return EXIT_OK;
-}
-
-enum {
-	LIST_NAME,
-	LIST_STATE,
-	LIST_CPUS,
-	LIST_RAM,
-	LIST_NETWORK,
-	LIST_BASE,
-	LIST_FORK,
-	LIST_COLUMNS,
-};
-
-static const char *network_name(enum spec_network network)
-{
-	static const char *const names[] = {
-		[SPEC_NETWORK_NONE] = "none",
-		[SPEC_NETWORK_BRIDGE] = "bridge",
-		[SPEC_NETWORK_LIST] = "list",
-	};
-
-	return names[network];
-}
-
-/* Fills one row; cells are owned by the caller. */
-static int fill_row(struct store *store, const char *name, char **cells)
-{
-	_cleanup_close_ int sandbox_fd = store_open_sandbox(store, name, NULL);
-	_cleanup_(spec_freep) struct spec *spec = NULL;
-	char number[16];
-
-	if (sandbox_fd < 0) {
-		return sandbox_fd;
-	}
-	store_load_spec(store, name, &spec, NULL);
-	cells[LIST_NAME] = strdup(name);
-	cells[LIST_STATE] =
-		strdup(spec ? client_state_name(client_state(sandbox_fd, spec)) : "broken Boxfile");
-	snprintf(number, sizeof(number), "%u", spec ? spec->cpus : 0);
-	cells[LIST_CPUS] = strdup(spec ? number : "-");
-	snprintf(number, sizeof(number), "%u", spec ? spec->ram_mib : 0);
-	cells[LIST_RAM] = strdup(spec ? number : "-");
-	cells[LIST_NETWORK] = strdup(spec ? network_name(spec->network) : "-");
-	cells[LIST_BASE] = strdup(spec ? spec->base : "-");
-	/* Forks come with a later version: every sandbox of this one stands alone. */
-	cells[LIST_FORK] = strdup("-");
-	for (size_t i = 0; i < LIST_COLUMNS; i++) {
-		if (!cells[i]) {
-			return -ENOMEM;
-		}
-	}
-	return 0;
-}
-
-static int print_list_json(char *const *cells, size_t rows, struct err *err)
-{
-	_cleanup_(json_freep) struct json *list = json_new_array();
-
-	for (size_t row = 0; row < rows; row++) {
-		char *const *cell = cells + row * LIST_COLUMNS;
-		struct json *object = json_new_object();
-		int rc = json_set_string(object, "name", cell[LIST_NAME]);
-
-		if (rc == 0) {
-			rc = json_set_string(object, "state", cell[LIST_STATE]);
-		}
-		if (rc == 0) {
-			rc = json_set_integer(object, "cpus", strtol(cell[LIST_CPUS], NULL, 10));
-		}
-		if (rc == 0) {
-			rc = json_set_integer(object, "ram_mib", strtol(cell[LIST_RAM], NULL, 10));
-		}
-		if (rc == 0) {
-			rc = json_set_string(object, "network", cell[LIST_NETWORK]);
-		}
-		if (rc == 0) {
-			rc = json_set_string(object, "base", cell[LIST_BASE]);
-		}
-		if (rc == 0) {
-			rc = json_set_null(object, "fork_of");
-		}
-		if (rc < 0 || json_append_child(list, object) < 0) {
-			if (rc < 0) {
-				json_free(object);
-			}
-			return err_context(err, -ENOMEM, "ls");
-		}
-	}
-	return cli_print_json(list, err);
-}
-
-static int print_list(struct store *store, char *const *names, size_t count, bool json,
-		      struct err *err)
-{
-	static const char *const headings[] = {"NAME",	  "STATE", "CPUS",   "RAM MiB",
-					       "NETWORK", "BASE",  "FORK OF"};
-	char **cells = calloc(count * LIST_COLUMNS + 1, sizeof(*cells));
-	size_t rows = 0;
-	int rc = cells ? 0 : err_context(err, -ENOMEM, "ls");
-
-	for (size_t i = 0; rc == 0 && i < count; i++) {
-		int filled = fill_row(store, names[i], cells + rows * LIST_COLUMNS);
-
-		/* One that vanishes meanwhile is not there. */
-		if (filled == -ENOMEM) {
-			rc = err_context(err, -ENOMEM, "ls");
-		} else if (filled == 0) {
-			rows++;
-		}
-	}
-	if (rc == 0 && json) {
-		rc = print_list_json(cells, rows, err);
-	} else if (rc == 0) {
-		cli_print_table(headings, (const char *const *)cells, LIST_COLUMNS, rows);
-	}
-	for (size_t i = 0; cells && i < count * LIST_COLUMNS; i++) {
-		free(cells[i]);
-	}
-	free(cells);
-	return rc;
-}
-
-int cli_list(const struct cli_args *args, struct err *err)
-{
-	_cleanup_(store_close) struct store store = {.home_fd = -EBADF};
-	_cleanup_free_ char **names = NULL;
-	size_t count = 0;
-	bool json = cli_has(args, "json");
-	struct err local = {0};
-	int rc = store_open(false, &store, &local);
-
-	if (rc == -ENOENT && strcmp(local.code, "no-home") == 0) {
-		/* Nothing was made yet: an empty list, not a failure. */
-		if (json) {
-			puts("[]");
-		} else if (cli_is_terminal(stdout)) {
-			fprintf(stderr, "no sandboxes yet; `box new NAME` makes one\n");
-		}
-		return EXIT_OK;
-	}
-	if (rc < 0) {
-		*err = local;
-		return rc;
-	}
-	rc = store_list(&store, &names, &count, err);
-	if (rc == 0) {
-		rc = print_list(&store, names, count, json, err);
-	}
-	return rc < 0 ? rc : EXIT_OK;
 }

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
+#include <linux/seccomp.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -25,11 +26,12 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "client/state.h"
-#include "client/subids.h"
 #include "engine/engine.h"
 #include "engine/kernel.h"
 #include "jail/jail.h"
 #include "json/json.h"
+#include "store/ids.h"
+#include "store/subids.h"
 
 #define QEMU "/usr/bin/qemu-system-x86_64"
 /* Below this a Debian image and its snapshot do not fit. */
@@ -109,14 +111,15 @@ static bool first_line(const char *program, char *ret_line, size_t size)
 
 static void check_qemu(struct check *check)
 {
+	const char *missing = engine_missing_part();
 	char line[2048];
 
-	if (first_line(QEMU, line, sizeof(line))) {
+	if (!missing && first_line(QEMU, line, sizeof(line))) {
 		report(check, CHECK_OK, "%.200s", line);
 		return;
 	}
-	report(check, CHECK_FAILED, "%s is missing or cannot be run", QEMU);
-	mend(check, "sudo apt-get install qemu-system-x86");
+	report(check, CHECK_FAILED, "%s is missing or cannot be used", missing ? missing : QEMU);
+	mend(check, "sudo apt-get install --reinstall qemu-system-x86 qemu-system-data seabios");
 }
 
 static void check_kernel(struct check *check)
@@ -136,7 +139,8 @@ static void check_kernel(struct check *check)
 
 static void check_programs(struct check *check)
 {
-	static const char *const names[] = {"box-keeper", "box-image", "box-guest", "tiny.tar"};
+	static const char *const names[] = {"box-keeper", "box-image", "box-copy", "box-guest",
+					    "tiny.tar"};
 	char path[PATH_MAX];
 
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
@@ -181,33 +185,63 @@ static void check_userns(struct check *check)
 	     "sudo sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000");
 }
 
-static void check_subids(struct check *check)
+/* What the jail does with a system call: kill its caller, or ask the keeper. */
+static void check_seccomp(struct check *check)
 {
+	static const uint32_t actions[] = {SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_USER_NOTIF};
+
+	for (size_t i = 0; i < ARRAY_SIZE(actions); i++) {
+		if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &actions[i]) < 0) {
+			report(check, CHECK_FAILED,
+			       "this kernel cannot confine system calls as the jail needs it: %s",
+			       strerror(errno));
+			mend(check, "boot Linux 5.10 or later with CONFIG_SECCOMP_FILTER=y");
+			return;
+		}
+	}
+	report(check, CHECK_OK, "filters and answered calls can be had");
+}
+
+/* What the default, `isolation: strict`, gives its sandboxes, and a Debian base is unpacked with.
+ */
+static void check_subids(struct store *store, struct check *check)
+{
+	size_t total = 0, taken = 0;
 	struct subids ids;
 	struct err err = {0};
 	char user[256];
+	int rc = subids_check_helpers(&err);
 
-	if (subids_find(&ids, &err) < 0) {
-		report_err(check, CHECK_WARNING, &err);
+	if (rc < 0) {
+		/* Root maps IDs without help, but mmdebstrap does not. */
+		report_err(check, geteuid() == 0 ? CHECK_WARNING : CHECK_FAILED, &err);
+		return;
+	}
+	rc = subids_read(&ids, &err);
+	if (rc == 0) {
+		rc = store_ids_count(store->home ? store : NULL, &total, &taken, &err);
+	}
+	if (rc < 0) {
+		report_err(check, CHECK_FAILED, &err);
 		return;
 	}
 	subids_user_name(user, sizeof(user));
-	if (ids.enough) {
-		report(check, CHECK_OK, "%s has %u and more", user, SUBIDS_NEEDED);
-		return;
+	report(check, CHECK_OK, "%zu slots for sandboxes of %s, %zu of them taken, %zu free", total,
+	       user, taken, total > taken ? total - taken : 0);
+	if (total <= taken) {
+		report(check, CHECK_FAILED,
+		       total > 0
+			       ? "all %zu slots for sandboxes of %s are taken"
+			       : "%zu slots for sandboxes of %s: only `isolation: standard` can be "
+				 "had",
+		       total, user);
+	} else if (!ids.enough && geteuid() != 0) {
+		report(check, CHECK_WARNING,
+		       "%zu slots for sandboxes of %s, but fewer than %u IDs: Debian bases cannot "
+		       "be built",
+		       total, user, SUBIDS_NEEDED);
 	}
-	if (geteuid() == 0) {
-		report(check, CHECK_OK, "root takes %u free ones from %llu", SUBIDS_NEEDED,
-		       (unsigned long long)ids.free_start);
-		return;
-	}
-	report(check, CHECK_WARNING, "%s has none; Debian bases cannot be built", user);
-	snprintf(check->mend, sizeof(check->mend),
-		 "sudo usermod --add-subuids %llu-%llu --add-subgids %llu-%llu %s",
-		 (unsigned long long)ids.free_start,
-		 (unsigned long long)ids.free_start + SUBIDS_NEEDED - 1,
-		 (unsigned long long)ids.free_start,
-		 (unsigned long long)ids.free_start + SUBIDS_NEEDED - 1, user);
+	subids_usermod(&ids, check->mend, sizeof(check->mend));
 }
 
 static void check_mmdebstrap(struct check *check)
@@ -232,10 +266,12 @@ static void check_cgroups(struct check *check)
 		place = "/sys/fs/cgroup/memory";
 	}
 	if (!place) {
-		report(check, CHECK_WARNING, "there are none; a machine has its own limits alone");
+		report(check, CHECK_WARNING,
+		       "there are none; a machine and its box-net have limits of processes alone");
 	} else if (access(place, W_OK) < 0) {
 		report(check, CHECK_WARNING,
-		       "are not delegated to you; a machine has its own limits alone");
+		       "are not delegated to you; a machine and its box-net have limits of "
+		       "processes alone");
 		mend(check, "run box below `systemd-run --user --scope -p Delegate=yes`");
 	} else {
 		report(check, CHECK_OK, "%s can be used", place);
@@ -251,7 +287,8 @@ static void check_landlock(struct check *check)
 		report(check, CHECK_OK, "version %ld", abi);
 		return;
 	}
-	report(check, CHECK_WARNING, "this kernel has none; the jail goes without it");
+	report(check, CHECK_WARNING,
+	       "this kernel has none; the jails of a machine and its box-net go without");
 	mend(check, "boot the kernel with lsm=landlock,... to have it");
 }
 
@@ -319,20 +356,29 @@ static size_t count_stages(int sandbox_fd)
 static void check_leftovers(struct store *store, struct check *check)
 {
 	_cleanup_free_ char **names = NULL;
-	size_t count = 0, found = 0;
+	size_t count = 0, found = 0, stale = 0, things = 0, slots = 0;
+	size_t groups = jail_count_leftover_cgroups();
 
 	if (store->home && store_list(store, &names, &count, NULL) == 0) {
 		for (size_t i = 0; i < count; i++) {
 			_cleanup_close_ int fd = store_open_sandbox(store, names[i], NULL);
 
 			found += fd >= 0 ? count_stages(fd) : 0;
+			stale += fd >= 0 ? client_stale_sockets(store, names[i], fd, false) : 0;
 		}
 	}
-	if (found == 0) {
+	if (store->home) {
+		things = store_count_leftovers(store);
+		slots = store_ids_gone(store);
+	}
+	if (found + stale + things + slots + groups == 0) {
 		report(check, CHECK_OK, "none");
 		return;
 	}
-	report(check, CHECK_WARNING, "%zu unfinished builds", found);
+	report(check, CHECK_WARNING,
+	       "%zu unfinished builds, %zu sockets and %zu control groups of machines that are "
+	       "gone, %zu half made or half removed things, %zu slots of IDs without a sandbox",
+	       found, stale, groups, things, slots);
 	mend(check, "box doctor --fix");
 }
 
@@ -350,6 +396,7 @@ static void fix(struct store *store)
 
 			if (fd >= 0) {
 				client_build_sweep(fd);
+				client_stale_sockets(store, names[i], fd, true);
 			}
 		}
 	}
@@ -364,6 +411,7 @@ enum {
 	DOCTOR_KERNEL,
 	DOCTOR_KVM,
 	DOCTOR_USERNS,
+	DOCTOR_SECCOMP,
 	DOCTOR_SUBIDS,
 	DOCTOR_MMDEBSTRAP,
 	DOCTOR_CGROUPS,
@@ -381,6 +429,7 @@ static const char *const check_names[DOCTOR_COUNT] = {
 	[DOCTOR_KERNEL] = "guest kernel",
 	[DOCTOR_KVM] = "kvm",
 	[DOCTOR_USERNS] = "user namespaces",
+	[DOCTOR_SECCOMP] = "seccomp",
 	[DOCTOR_SUBIDS] = "subordinate IDs",
 	[DOCTOR_MMDEBSTRAP] = "mmdebstrap",
 	[DOCTOR_CGROUPS] = "cgroups",
@@ -400,7 +449,7 @@ static const char *const state_names[] = {
 static void (*const host_checks[DOCTOR_COUNT])(struct check *check) = {
 	[DOCTOR_PROGRAMS] = check_programs,	[DOCTOR_QEMU] = check_qemu,
 	[DOCTOR_KERNEL] = check_kernel,		[DOCTOR_KVM] = check_kvm,
-	[DOCTOR_USERNS] = check_userns,		[DOCTOR_SUBIDS] = check_subids,
+	[DOCTOR_USERNS] = check_userns,		[DOCTOR_SECCOMP] = check_seccomp,
 	[DOCTOR_MMDEBSTRAP] = check_mmdebstrap, [DOCTOR_CGROUPS] = check_cgroups,
 	[DOCTOR_LANDLOCK] = check_landlock,	[DOCTOR_MEMORY] = check_memory,
 };
@@ -479,6 +528,7 @@ int cli_doctor(const struct cli_args *args, struct err *err)
 	}
 	check_home(&store, &home_err, &checks[DOCTOR_HOME]);
 	check_disk(&store, &checks[DOCTOR_DISK]);
+	check_subids(&store, &checks[DOCTOR_SUBIDS]);
 	check_leftovers(&store, &checks[DOCTOR_LEFTOVERS]);
 	for (size_t i = 0; i < DOCTOR_COUNT; i++) {
 		failed = failed || checks[i].state == CHECK_FAILED;

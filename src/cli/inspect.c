@@ -56,11 +56,23 @@ int cli_verify(const struct cli_args *args, struct err *err)
 		line += length + (line[length] != '\0');
 	}
 	if (result.differences[0]) {
-		printf("%s is not as it was built; `box build --no-cache %s` makes it anew\n", name,
-		       name);
+		printf("%s is not as it was built, so nothing is proved; `box build --no-cache %s` "
+		       "makes it anew\n",
+		       name, name);
 		return EXIT_NEGATIVE;
 	}
-	printf("%s: the machine has a kernel of its own, and all is as it was built\n", name);
+	if (result.changed) {
+		printf("changed since the last proof: %s\n", result.changed);
+	}
+	if (strcmp(result.proved.guest_release, result.now.guest_release) != 0 ||
+	    strcmp(result.proved.guest_version, result.now.guest_version) != 0) {
+		printf("its kernel was then: %s %s\n", result.proved.guest_release,
+		       result.proved.guest_version);
+	}
+	printf("%s: the machine has a kernel of its own; %s\n", name,
+	       result.first	? "this is the first proof with this accelerator"
+	       : result.changed ? "it is proved for what runs now"
+				: "all is as it was proved before");
 	return EXIT_OK;
 }
 
@@ -104,16 +116,18 @@ static int set_strings(struct json *object, const char *key, char *const *string
 static int set_texts(struct json *object, const struct spec *spec)
 {
 	static const char *const networks[] = {"none", "bridge", "list"};
-	static const char *const isolations[] = {"standard", "strict", "standard"};
+	static const char *const isolations[] = {"strict", "standard"};
 	static const char *const engines[] = {"auto", "kvm", "qemu"};
+	static const char *const outputs[] = {"tail", "none", "full"};
 	const struct {
 		const char *key;
 		const char *value;
 	} texts[] = {
 		{"base", spec->base},
-		{"network", networks[spec->network]},
+		{"network", networks[spec->network.kind]},
 		{"isolation", isolations[spec->isolation]},
 		{"engine", engines[spec->engine]},
+		{"log_output", outputs[spec->log_output]},
 		{"user", spec->user},
 	};
 
@@ -139,6 +153,7 @@ static int set_numbers(struct json *object, const struct spec *spec)
 		{"data_size_bytes", spec->data_size_bytes},
 		{"timeout_seconds", spec->timeout_seconds},
 		{"warm", spec->warm},
+		{"warm_idle_seconds", spec->warm_idle_seconds},
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
@@ -166,6 +181,9 @@ static int set_lists(struct json *object, const struct spec *spec)
 	}
 	if (rc == 0) {
 		rc = set_strings(object, "warmup", spec->warmup, spec->warmup_count);
+	}
+	if (rc == 0) {
+		rc = set_strings(object, "ports", spec->network_ports, spec->network_port_count);
 	}
 	return rc;
 }
@@ -219,12 +237,9 @@ int cli_env(const struct cli_args *args, struct err *err)
 	_cleanup_(store_close) struct store store = {.home_fd = -EBADF};
 	_cleanup_(spec_freep) struct spec *spec = NULL;
 	_cleanup_close_ int sandbox_fd = -EBADF;
-	int rc = store_open(false, &store, err);
+	int rc;
 
-	if (rc < 0) {
-		return rc;
-	}
-	sandbox_fd = store_open_sandbox(&store, name, err);
+	sandbox_fd = cli_open_sandbox(name, &store, err);
 	if (sandbox_fd < 0) {
 		return sandbox_fd;
 	}

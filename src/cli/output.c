@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -17,6 +18,8 @@ uint64_t cli_began_ns;
 
 /* Columns of the widest table. */
 #define COLUMNS_MAX 16
+/* For a terminal that does not say how wide it is. */
+#define COLUMNS_DEFAULT 80
 
 bool cli_is_terminal(FILE *stream)
 {
@@ -83,6 +86,80 @@ int cli_confirm(const char *question, struct err *err)
 	return answer[0] == 'y' || answer[0] == 'Y';
 }
 
+int cli_ask(const struct cli_args *args, const char *question, struct err *err)
+{
+	int rc = cli_has(args, "yes") ? 1 : cli_confirm(question, err);
+
+	if (rc == 0) {
+		fputs("nothing was done\n", stderr);
+	}
+	return rc;
+}
+
+size_t cli_terminal_columns(FILE *stream)
+{
+	struct winsize size;
+
+	return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
+										: COLUMNS_DEFAULT;
+}
+
+static int put_argument(FILE *out, const char *argument, size_t argument_max)
+{
+	static const char plain[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:,@%=";
+	_cleanup_free_ char *quoted = NULL;
+	size_t length = strlen(argument);
+	size_t shown = argument_max > 0 ? MIN(length, argument_max) : length;
+
+	if (length > 0 && shown == length && strspn(argument, plain) == length) {
+		fputs(argument, out);
+		return 0;
+	}
+	quoted = malloc(shown * TEXT_QUOTE_GROWTH + 1);
+	if (!quoted) {
+		return -ENOMEM;
+	}
+	text_quote(argument, shown, quoted, shown * TEXT_QUOTE_GROWTH + 1);
+	fprintf(out, "\"%s%s\"", quoted, shown < length ? "..." : "");
+	return 0;
+}
+
+char *cli_command_line(const struct json *command, size_t argument_max)
+{
+	const struct json *argv = json_get_child(command, "argv");
+	char *text = NULL;
+	size_t size = 0;
+	bool cut = false;
+	FILE *out = open_memstream(&text, &size);
+	int rc = 0;
+
+	if (!out) {
+		return NULL;
+	}
+	for (size_t i = 0; rc == 0 && i < json_count(argv); i++) {
+		const char *argument = json_string_of(json_at(argv, i));
+
+		fputs(i > 0 ? " " : "", out);
+		rc = put_argument(out, argument ? argument : "", argument_max);
+	}
+	if (json_get_boolean(command, "args_cut", &cut) == 0 && cut) {
+		fputs(" ...", out);
+	}
+	if (fclose(out) != 0 || rc < 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+int cli_open_sandbox(const char *name, struct store *ret_store, struct err *err)
+{
+	int rc = store_open(false, ret_store, err);
+
+	return rc < 0 ? rc : store_open_sandbox(ret_store, name, err);
+}
+
 /* Characters, as a terminal counts them for the names that box allows. */
 static size_t width_of(const char *text)
 {
@@ -141,7 +218,8 @@ void cli_print_table(const char *const *headings, const char *const *cells, size
 int cli_print_json(const struct json *value, struct err *err)
 {
 	_cleanup_free_ char *text = NULL;
-	int rc = json_dump(value, JSON_DUMP_INDENT | JSON_DUMP_NEWLINE, &text);
+	/* It is for programs, and is looked at on terminals all the same. */
+	int rc = json_dump(value, JSON_DUMP_INDENT | JSON_DUMP_NEWLINE | JSON_DUMP_ASCII, &text);
 
 	if (rc < 0) {
 		return err_context(err, rc, "JSON");

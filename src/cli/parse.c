@@ -37,7 +37,9 @@ static void make_forms(const struct cli_command *command, struct forms *forms)
 
 		forms->longs[i] = (struct option){
 			.name = option->name,
-			.has_arg = option->argument ? required_argument : no_argument,
+			.has_arg = option->optional   ? optional_argument
+				   : option->argument ? required_argument
+						      : no_argument,
 			.val = INDEX_BASE + (int)i,
 		};
 		if (option->letter) {
@@ -136,6 +138,26 @@ static int read_options(const struct cli_command *command, int argc, char **argv
 	return 0;
 }
 
+/* Takes "-KILL" and "-9" out of argv, as values of --signal. Returns how many words are left. */
+static int take_signals(const struct cli_command *command, int argc, char **argv,
+			struct cli_args *args)
+{
+	int left = 1;
+	bool dashes = false;
+
+	for (int i = 1; i < argc; i++) {
+		dashes = dashes || strcmp(argv[i], "--") == 0;
+		if (!dashes && argv[i][0] == '-' && cli_parse_signal(argv[i] + 1) > 0) {
+			args->given[args->given_count++] =
+				(struct cli_given){find_option(command, 's'), argv[i] + 1};
+		} else {
+			argv[left++] = argv[i];
+		}
+	}
+	argv[left] = NULL;
+	return left;
+}
+
 static int check_operands(const struct cli_args *args, struct err *err)
 {
 	const struct cli_command *command = args->command;
@@ -171,6 +193,9 @@ int cli_parse(const struct cli_command *command, int argc, char **argv, struct c
 	args.given = calloc((size_t)argc * 2 + 1, sizeof(*args.given));
 	if (!args.given) {
 		return err_context(err, -ENOMEM, "%s", command->name);
+	}
+	if (command->takes_signal) {
+		argc = take_signals(command, argc, argv, &args);
 	}
 	rc = read_options(command, argc, argv, &args, err);
 	name = optind;
@@ -227,4 +252,20 @@ const char *cli_value(const struct cli_args *args, const char *name)
 		}
 	}
 	return value;
+}
+
+int cli_read_number(const char *text, unsigned limit, unsigned *ret_number)
+{
+	char *end = NULL;
+	unsigned long number = 0;
+
+	errno = 0;
+	if (*text >= '0' && *text <= '9') {
+		number = strtoul(text, &end, 10);
+	}
+	if (!end || *end || errno || number < 1 || number > limit) {
+		return -EINVAL;
+	}
+	*ret_number = (unsigned)number;
+	return 0;
 }

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,8 +19,6 @@
 /* Fast enough to be seen moving, slow enough to cost nothing. */
 #define TICK_NS 200000000
 #define TEXT_SIZE 512
-/* When the terminal does not say. */
-#define COLUMNS_DEFAULT 80
 
 struct cli_progress {
 	const char *name;
@@ -34,14 +31,6 @@ struct cli_progress {
 	char step[TEXT_SIZE];
 	char detail[TEXT_SIZE];
 };
-
-static size_t terminal_columns(void)
-{
-	struct winsize size;
-
-	return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col
-									       : COLUMNS_DEFAULT;
-}
 
 /*
  * Cuts text to a number of columns, whole characters only. From Hangul Jamo on a character is taken
@@ -72,7 +61,7 @@ static void draw(const struct cli_progress *progress)
 
 	snprintf(line, sizeof(line), "%s: %5.1f s  %s%s%s", progress->name, seconds, progress->step,
 		 progress->detail[0] ? ": " : "", progress->detail);
-	cut(line, terminal_columns() - 1);
+	cut(line, cli_terminal_columns(stderr) - 1);
 	fprintf(stderr, "\r%s\033[K", line);
 	fflush(stderr);
 }

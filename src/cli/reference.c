@@ -17,11 +17,29 @@ static const struct {
 	{"ram_mib", "1024", "memory in MiB, at least 128"},
 	{"disk_size", "8G", "room of the root file system"},
 	{"data_size", "10G", "exact size of /data, the only thing that lasts"},
-	{"network", "none", "only none in this version"},
-	{"isolation", "standard", "only standard in this version"},
+	{"network", "none",
+	 "none; bridge: every name and public address; or {allow: [RULE], deny: [RULE], reach: "
+	 "[RANGE], limits: {connections, bytes}, ports: [\"[ADDRESS:]HOSTPORT:PORT\"]}: what is "
+	 "listed, and these ports can be reached from this host while the machine is up"},
+	{"build_network", "base",
+	 "what `run` and `runcmd` lines may reach while the image is made. base: where the base "
+	 "comes from, which is the mirror of a Debian base; none; bridge; or a map as under "
+	 "network, without ports, of what is allowed besides"},
+	{"isolation", "strict",
+	 "strict: the process that runs the machine has IDs that no other sandbox has, out of "
+	 "yours in "
+	 "/etc/subuid and /etc/subgid; standard: it has your own ID"},
+	{"seccomp", "[]",
+	 "system calls to take away from what the process that runs the machine may ask of this "
+	 "host; "
+	 "one that it makes all the same ends the machine"},
 	{"engine", "auto", "auto or qemu"},
 	{"readonly", "false", "a read-only root; /tmp, /run and /data stay writable"},
 	{"timeout_seconds", "0", "limit for each command; 0 is none"},
+	{"warm", "0", "how many machines are kept ready for the next `box run`, at most 8"},
+	{"warm_idle", "30m", "how long they are kept without being used: 10s to 24h"},
+	{"log_output", "tail",
+	 "what `box logs` keeps of each command's output: none, tail (64 KiB) or full (1 GiB)"},
 	{"warmup", "[]", "shell lines that run once, just before the snapshot"},
 	{"user", "root", "who commands run as; agent is made with the ID 1000"},
 	{"packages", "[]", "Debian packages that go into the image"},
@@ -39,8 +57,13 @@ static const struct {
 	{"BOX_KERNEL", "the guest's kernel (a bzImage) in place of the installed one"},
 	{"BOX_MODULES", "the directory of that kernel's modules"},
 	{"BOX_MIRROR", "the Debian mirror for bases, in place of the one that apt uses here"},
+	{"BOX_PROXY",
+	 "the HTTP proxy that connections of machines go through, as http://[USER:WORD@]HOST:PORT; "
+	 "environment: the one that https_proxy, all_proxy or http_proxy says. no_proxy lists what "
+	 "is "
+	 "reached without"},
 	{"BOX_ENGINE", "the engine, in place of the Boxfile's"},
-	{"BOX_TRACE", "1: `box run` tells on standard error where the time went"},
+	{"BOX_TRACE", "1: `box run` and `box exec` tell on standard error where the time went"},
 	{"TMPDIR", "where Debian bases are unpacked; /var/tmp when not set"},
 	{"NO_COLOR", "no colours"},
 	{"VISUAL", "the editor of `box edit`"},
@@ -136,7 +159,8 @@ void cli_print_man(void)
 	     "Each sandbox is a virtual machine with its own kernel. A Boxfile says what is in "
 	     "it,\n"
 	     ".B box build\nmakes it, and\n.B box run\n"
-	     "runs a command in a fresh copy that is thrown away afterwards.\n.SH COMMANDS");
+	     "runs a command in a fresh copy that is thrown away afterwards;\n.B box up\n"
+	     "keeps one, for\n.B box exec\nand\n.BR \"box shell\" .\n.SH COMMANDS");
 	for (size_t i = 0; i < cli_command_count; i++) {
 		print_man_command(&cli_commands[i]);
 	}

@@ -16,22 +16,7 @@
 #include "client/client.h"
 #include "spec/spec.h"
 
-/* A whole run, so that its steps can share it. */
-struct run_job {
-	const struct cli_args *args;
-	bool json;
-	bool terminal;
-	enum client_data data;
-	struct store store;
-	struct spec *spec;
-	struct env_list env;
-	uint32_t timeout_seconds;
-	const char *user;
-	const char *directory;
-	struct run_report report;
-};
-
-static void on_notice(void *data, const char *text)
+void run_notice(void *data, const char *text)
 {
 	(void)data;
 	fprintf(stderr, "box: %s\n", text);
@@ -65,7 +50,7 @@ static int parse_data(const char *text, enum client_data *ret_data, struct err *
 }
 
 /* A user name or number as the guest looks it up; there it is checked again. */
-static int check_user(const char *user, struct err *err)
+static int check_user(const char *command, const char *user, struct err *err)
 {
 	int rc;
 
@@ -73,7 +58,8 @@ static int check_user(const char *user, struct err *err)
 				    "._-") == strlen(user)) {
 		return 0;
 	}
-	rc = err_set(err, -EINVAL, "usage", "run: --user: that is no user's name or number");
+	rc = err_set(err, -EINVAL, "usage", "%s: --user: that is no user's name or number",
+		     command);
 	err_mend(err, "name a user of the machine, such as --user root or --user 1000");
 	return rc;
 }
@@ -87,11 +73,12 @@ static int parse_place(struct run_job *job, struct err *err)
 	job->user = user ? user : job->spec->user;
 	job->directory = directory ? directory : "";
 	if (directory && directory[0] != '/') {
-		rc = err_set(err, -EINVAL, "usage", "run: --workdir: the path is not absolute");
+		rc = err_set(err, -EINVAL, "usage", "%s: --workdir: the path is not absolute",
+			     job->args->command->name);
 		err_mend(err, "write the whole path inside the machine, beginning with /");
 		return rc;
 	}
-	return user ? check_user(user, err) : 0;
+	return user ? check_user(job->args->command->name, user, err) : 0;
 }
 
 static int parse_env(struct run_job *job, struct err *err)
@@ -101,7 +88,7 @@ static int parse_env(struct run_job *job, struct err *err)
 	size_t count = 0;
 
 	if (!options) {
-		return err_context(err, -ENOMEM, "run");
+		return err_context(err, -ENOMEM, "%s", args->command->name);
 	}
 	for (size_t i = 0; i < args->given_count; i++) {
 		if (strcmp(args->given[i].option->name, "env") == 0) {
@@ -112,22 +99,41 @@ static int parse_env(struct run_job *job, struct err *err)
 						 .base_count = job->spec->env_count,
 						 .options = options,
 						 .option_count = count,
-						 .terminal = job->terminal},
+						 .terminal = job->terminal,
+						 .login = job->login},
 			     &job->env, err);
 }
 
-/* Everything that can be wrong with the words is told before anything is started. */
-static int prepare(struct run_job *job, struct err *err)
+/* Options that contradict one another. */
+static int check_together(const struct run_job *job, struct err *err)
+{
+	const char *command = job->args->command->name;
+	bool detach = cli_has(job->args, "detach");
+	int rc = 0;
+
+	if (job->json && job->terminal) {
+		rc = err_set(err, -EINVAL, "usage", "%s: --json and --tty do not go together",
+			     command);
+		err_mend(err, "leave --tty out");
+	} else if (detach && cli_has(job->args, "interactive") && !job->terminal) {
+		rc = err_set(err, -EINVAL, "usage",
+			     "%s: --detach and --interactive do not go together", command);
+		err_mend(err, "let the command read a file of the machine instead");
+	}
+	return rc;
+}
+
+int run_prepare(struct run_job *job, struct err *err)
 {
 	const char *timeout = cli_value(job->args, "timeout");
 	int rc = parse_data(cli_value(job->args, "data"), &job->data, err);
 
 	if (rc == 0 && timeout) {
-		rc = run_parse_timeout(timeout, &job->timeout_seconds, err);
+		rc = run_parse_timeout(job->args->command->name, timeout, &job->timeout_seconds,
+				       err);
 	}
-	if (rc == 0 && job->json && job->terminal) {
-		rc = err_set(err, -EINVAL, "usage", "run: --json and --tty do not go together");
-		err_mend(err, "leave --tty out");
+	if (rc == 0) {
+		rc = check_together(job, err);
 	}
 	if (rc == 0) {
 		rc = cli_check_engine(err);
@@ -157,6 +163,9 @@ static int prepare(struct run_job *job, struct err *err)
 static int run_command(struct run_job *job, struct client_machine *machine, struct err *err)
 {
 	struct run_report *report = &job->report;
+	bool detached = cli_has(job->args, "detach");
+	/* Somebody may attach to a terminal that is left alone, and type. */
+	bool wants_stdin = cli_has(job->args, "interactive") || (detached && job->terminal);
 	const struct client_command command = {
 		.argv = (const char *const *)job->args->operands + 1,
 		.argc = (size_t)job->args->operand_count - 1,
@@ -165,17 +174,31 @@ static int run_command(struct run_job *job, struct client_machine *machine, stru
 		.user = job->user,
 		.directory = job->directory,
 		.terminal = job->terminal,
-		.stdin_fd = cli_has(job->args, "interactive") ? STDIN_FILENO : -EBADF,
+		.stdin_fd = wants_stdin ? STDIN_FILENO : -EBADF,
 		.stdout_fd = job->json ? report->out.write_fd : STDOUT_FILENO,
 		.stderr_fd = job->json ? report->errors.write_fd : STDERR_FILENO,
 		.timeout_seconds = job->timeout_seconds,
+		.detached = detached,
 		.forward_signals = true,
 	};
 	int rc = client_run(machine, &command, &report->result, err);
 
 	if (rc == 0) {
 		report->finished = true;
-		report->exit_code = client_exit_code(&report->result);
+		report->exit_code =
+			report->result.detached ? EXIT_OK : client_exit_code(&report->result);
+	}
+	return rc;
+}
+
+/* That the command's output could not be written is a failure, though the command ended well. */
+static int check_output(const struct run_job *job, struct err *err)
+{
+	int rc = job->report.result.output_error;
+
+	if (rc < 0) {
+		err_set(err, rc, "output", "cannot write the command's output: %s", strerror(-rc));
+		err_mend(err, "look at where standard output and standard error go");
 	}
 	return rc;
 }
@@ -188,7 +211,7 @@ static int start_and_run(struct run_job *job, struct err *err)
 		.data = job->data,
 		.stage = "",
 		.force_boot = cli_has(job->args, "cold"),
-		.notice = on_notice,
+		.notice = run_notice,
 	};
 	int rc = client_start(&job->store, job->args->operands[0], &options, &machine, err);
 
@@ -203,24 +226,39 @@ static int start_and_run(struct run_job *job, struct err *err)
 	}
 	/* Only now is /data complete on the disk. */
 	rc = client_stop(machine, err);
-	if (rc == 0 && job->report.result.output_error < 0) {
-		rc = job->report.result.output_error;
-		err_set(err, rc, "output", "cannot write the command's output: %s", strerror(-rc));
-		err_mend(err, "look at where standard output and standard error go");
+	return rc < 0 ? rc : check_output(job, err);
+}
+
+/* The machine that is up stays as it is; our going kills the command, unless it is detached. */
+static int connect_and_run(struct run_job *job, struct err *err)
+{
+	_cleanup_(client_machine_freep) struct client_machine *machine = NULL;
+	int rc = client_connect(&job->store, job->args->operands[0], &machine, err);
+
+	if (rc == 0) {
+		rc = run_command(job, machine, err);
 	}
-	return rc;
+	if (rc < 0 || job->report.result.interrupted) {
+		return rc;
+	}
+	if (job->report.result.detached && !job->json) {
+		puts(job->report.result.id);
+	}
+	return check_output(job, err);
 }
 
 /* Why a command did not begin is told as a shell would. */
-static void explain(const struct run_job *job)
+void run_explain(const struct run_job *job, const char *name)
 {
 	const struct client_result *result = &job->report.result;
-	const char *name = job->args->operands[1];
 	char quoted[512];
 	struct err err = {0};
 
-	if (!job->report.finished || job->json) {
+	if (!job->report.finished || job->json || result->detached) {
 		return;
+	}
+	if (result->limit[0]) {
+		run_notice(NULL, result->limit);
 	}
 	if (result->timed_out) {
 		err_set(&err, 0, "timeout", "the command ran out of time (%u s)",
@@ -265,11 +303,11 @@ static void fill_error(struct run_job *job, const struct err *err)
 	}
 }
 
-static int run_job(struct run_job *job, struct err *err)
+static int run_job(struct run_job *job, bool stays, struct err *err)
 {
 	struct run_report *report = &job->report;
 	const char *trace = getenv("BOX_TRACE");
-	int rc = prepare(job, err);
+	int rc = run_prepare(job, err);
 
 	if (rc == 0 && job->json) {
 		rc = capture_start(&report->out, err);
@@ -278,7 +316,7 @@ static int run_job(struct run_job *job, struct err *err)
 		}
 	}
 	if (rc == 0) {
-		rc = start_and_run(job, err);
+		rc = stays ? connect_and_run(job, err) : start_and_run(job, err);
 	}
 	/* A guest that was too busy to end its command was ended with its machine; what a person
 	 * asked for, the limit, has been kept all the same. */
@@ -293,7 +331,7 @@ static int run_job(struct run_job *job, struct err *err)
 	if (rc < 0) {
 		report->exit_code = cli_exit_code_of(rc, err);
 	}
-	explain(job);
+	run_explain(job, job->args->operands[1]);
 	if (trace && strcmp(trace, "1") == 0) {
 		run_print_trace(report);
 	}
@@ -307,9 +345,9 @@ static int run_job(struct run_job *job, struct err *err)
 	return rc < 0 ? rc : report->exit_code;
 }
 
-int cli_run(const struct cli_args *args, struct err *err)
+void run_job_init(struct run_job *job, const struct cli_args *args)
 {
-	struct run_job job = {
+	*job = (struct run_job){
 		.args = args,
 		.json = cli_has(args, "json"),
 		.terminal = cli_has(args, "tty"),
@@ -317,12 +355,35 @@ int cli_run(const struct cli_args *args, struct err *err)
 		.report = {.out = {.write_fd = -EBADF, .read_fd = -EBADF},
 			   .errors = {.write_fd = -EBADF, .read_fd = -EBADF}},
 	};
-	int rc = run_job(&job, err);
+}
 
-	capture_free(&job.report.out);
-	capture_free(&job.report.errors);
-	env_list_free(&job.env);
-	spec_free(job.spec);
-	store_close(&job.store);
+void run_job_free(struct run_job *job)
+{
+	capture_free(&job->report.out);
+	capture_free(&job->report.errors);
+	env_list_free(&job->env);
+	spec_free(job->spec);
+	store_close(&job->store);
+}
+
+int cli_run(const struct cli_args *args, struct err *err)
+{
+	struct run_job job;
+	int rc;
+
+	run_job_init(&job, args);
+	rc = run_job(&job, false, err);
+	run_job_free(&job);
+	return rc;
+}
+
+int cli_exec(const struct cli_args *args, struct err *err)
+{
+	struct run_job job;
+	int rc;
+
+	run_job_init(&job, args);
+	rc = run_job(&job, true, err);
+	run_job_free(&job);
 	return rc;
 }

@@ -1,4 +1,4 @@
-/* The parts of `box run`. Only its own files include this. */
+/* The parts of `box run`, `box exec` and `box shell`. Only their own files include this. */
 #pragma once
 
 #include <pthread.h>
@@ -66,8 +66,11 @@ struct env_input {
 	size_t option_count;
 	/* TERM comes from the caller when nobody sets it. */
 	bool terminal;
+	/* So do COLORTERM and LANG, for a person. */
+	bool login;
 };
 
+/* The environment of one command. */
 struct env_list {
 	const char **items;
 	size_t count;
@@ -84,8 +87,42 @@ struct env_list {
 int env_list_make(const struct env_input *input, struct env_list *ret_list, struct err *err);
 void env_list_free(struct env_list *list);
 
-/* Writes base64 (RFC 4648) of size bytes; owned by the caller. NULL without memory. */
-char *run_base64(const void *bytes, size_t size);
+/*
+ * client_up that waits for another command which is just starting the machine or taking it down.
+ * Returns 0, -EALREADY (err untouched) when it is up, or another negative errno with err filled.
+ */
+int cli_ensure_up(struct store *store, const char *name, const struct client_start_options *options,
+		  struct ipc_ready *ret_ready, struct err *err);
 
-/* Reads whole seconds. Returns 0 or -EINVAL with err filled. */
-int run_parse_timeout(const char *text, uint32_t *ret_seconds, struct err *err);
+struct cli_args;
+
+/* A whole command, so that its steps can share it. */
+struct run_job {
+	const struct cli_args *args;
+	bool json;
+	bool terminal;
+	/* A person's shell. */
+	bool login;
+	enum client_data data;
+	struct store store;
+	struct spec *spec;
+	struct env_list env;
+	uint32_t timeout_seconds;
+	const char *user;
+	const char *directory;
+	struct run_report report;
+};
+
+/* Reads options and Boxfile. Everything that can be wrong with the words is told here, before
+ * anything is started. 0 or a negative errno with err filled. */
+int run_prepare(struct run_job *job, struct err *err);
+/* Says on standard error why the command called name did not begin or was ended. */
+void run_explain(const struct run_job *job, const char *name);
+void run_job_init(struct run_job *job, const struct cli_args *args);
+void run_job_free(struct run_job *job);
+/* A client's notice, for standard error. */
+void run_notice(void *data, const char *text);
+
+/* Reads whole seconds; command is whose option it is. Returns 0 or -EINVAL with err filled. */
+int run_parse_timeout(const char *command, const char *text, uint32_t *ret_seconds,
+		      struct err *err);

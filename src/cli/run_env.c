@@ -4,9 +4,13 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "base/text.h"
 #include "cli/run.h"
 #include "spec/spec.h"
+
+/* TERM, COLORTERM and LANG; never 0, so that nothing is of size 0. */
+#define CALLER_KEYS 3
 
 static size_t key_length(const char *assignment)
 {
@@ -84,14 +88,19 @@ static bool has_key(const struct env_list *list, const char *key)
 	return false;
 }
 
+static int set_missing(struct env_list *list, const char *key, struct err *err)
+{
+	return has_key(list, key) ? 0 : set_from_caller(list, key, err);
+}
+
 int env_list_make(const struct env_input *input, struct env_list *ret_list, struct err *err)
 {
 	struct env_list list = {0};
 	int rc = 0;
 
-	/* One more than there can be, for TERM and so that nothing is of size 0. */
-	list.items = calloc(input->base_count + input->option_count + 1, sizeof(*list.items));
-	list.made = calloc(input->option_count + 1, sizeof(*list.made));
+	list.items =
+		calloc(input->base_count + input->option_count + CALLER_KEYS, sizeof(*list.items));
+	list.made = calloc(input->option_count + CALLER_KEYS, sizeof(*list.made));
 	if (!list.items || !list.made) {
 		rc = err_context(err, -ENOMEM, "environment");
 	}
@@ -101,8 +110,17 @@ int env_list_make(const struct env_input *input, struct env_list *ret_list, stru
 	for (size_t i = 0; rc == 0 && i < input->option_count; i++) {
 		rc = set_option(&list, input->options[i], err);
 	}
-	if (rc == 0 && input->terminal && !has_key(&list, "TERM")) {
-		rc = set_from_caller(&list, "TERM", err);
+	if (rc == 0 && (input->terminal || input->login)) {
+		rc = set_missing(&list, "TERM", err);
+	}
+	if (rc == 0 && input->login) {
+		rc = set_missing(&list, "COLORTERM", err);
+	}
+	if (rc == 0 && input->login) {
+		rc = set_missing(&list, "LANG", err);
+	}
+	if (rc == 0 && MUTANT("environment-inside")) {
+		rc = set_missing(&list, "ESCAPE_SECRET", err);
 	}
 	if (rc < 0) {
 		env_list_free(&list);
@@ -122,7 +140,7 @@ void env_list_free(struct env_list *list)
 	*list = (struct env_list){0};
 }
 
-int run_parse_timeout(const char *text, uint32_t *ret_seconds, struct err *err)
+int run_parse_timeout(const char *command, const char *text, uint32_t *ret_seconds, struct err *err)
 {
 	char quoted[128];
 	char *end;
@@ -136,8 +154,8 @@ int run_parse_timeout(const char *text, uint32_t *ret_seconds, struct err *err)
 		return 0;
 	}
 	text_quote(text, strlen(text), quoted, sizeof(quoted));
-	rc = err_set(err, -EINVAL, "usage", "run: --timeout: \"%s\" is no number of seconds",
-		     quoted);
+	rc = err_set(err, -EINVAL, "usage", "%s: --timeout: \"%s\" is no number of seconds",
+		     command, quoted);
 	err_mend(err, "write whole seconds, such as --timeout 30");
 	return rc;
 }

@@ -1,4 +1,4 @@
-/* What `box run` tells when it is over: one object, or where the time went. */
+/* What `box run` and `box exec` tell when it is over: one object, or where the time went. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -82,32 +82,6 @@ void capture_free(struct capture *capture)
 	free(TAKE_PTR(capture->bytes));
 }
 
-char *run_base64(const void *bytes, size_t size)
-{
-	static const char digits[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	const unsigned char *in = bytes;
-	char *text = malloc((size + 2) / 3 * 4 + 1);
-	char *out = text;
-
-	if (!text) {
-		return NULL;
-	}
-	for (size_t i = 0; i < size; i += 3) {
-		size_t left = size - i;
-		uint32_t group = (uint32_t)in[i] << 16;
-
-		group |= left > 1 ? (uint32_t)in[i + 1] << 8 : 0;
-		group |= left > 2 ? (uint32_t)in[i + 2] : 0;
-		*out++ = digits[group >> 18];
-		*out++ = digits[group >> 12 & 63];
-		*out++ = left > 1 ? digits[group >> 6 & 63] : '=';
-		*out++ = left > 2 ? digits[group & 63] : '=';
-	}
-	*out = '\0';
-	return text;
-}
-
 /* The length of the valid UTF-8 at the start; a character that the limit cut is left out. */
 static bool valid_utf8(const struct capture *capture, size_t *ret_size)
 {
@@ -137,7 +111,7 @@ int capture_to_json(const struct capture *capture, const char *key, struct json 
 	if (plain) {
 		rc = json_set_bytes(object, key, capture->bytes ? capture->bytes : "", size);
 	} else {
-		encoded = run_base64(capture->bytes, capture->size);
+		encoded = text_base64(capture->bytes, capture->size);
 		rc = encoded ? json_set_string(object, key, encoded) : -ENOMEM;
 	}
 	if (rc == 0) {
@@ -180,11 +154,22 @@ static int set_result(struct json *object, const struct run_report *report)
 	int rc = json_set_integer(object, "exit_code", report->exit_code);
 
 	if (rc == 0) {
+		rc = json_set_string(object, "id", result->id[0] ? result->id : NULL);
+	}
+	if (rc == 0) {
+		rc = json_set_boolean(object, "detached", result->detached);
+	}
+
+	if (rc == 0) {
 		rc = signaled ? json_set_integer(object, "signal", result->exit.value)
 			      : json_set_null(object, "signal");
 	}
 	if (rc == 0) {
 		rc = json_set_boolean(object, "timed_out", result->timed_out);
+	}
+	if (rc == 0) {
+		rc = json_set_string(object, "network_limit",
+				     result->limit[0] ? result->limit : NULL);
 	}
 	if (rc == 0) {
 		rc = json_set_boolean(object, "interrupted", result->interrupted);
@@ -195,7 +180,7 @@ static int set_result(struct json *object, const struct run_report *report)
 	if (rc == 0) {
 		rc = set_time(object, "ended", result->ended_ns);
 	}
-	if (rc == 0 && result->ended_ns >= result->started_ns) {
+	if (rc == 0 && result->ended_ns >= result->started_ns && result->ended_ns > 0) {
 		rc = json_set_real(object, "duration_ms",
 				   (double)(result->ended_ns - result->started_ns) / 1e6);
 	}
@@ -284,7 +269,7 @@ void run_print_trace(const struct run_report *report)
 		{"guest ready", ready->ready_ns},
 		{"command started", report->result.started_ns},
 		{"command ended", report->result.ended_ns},
-		{"machine gone", report->gone_ns},
+		{report->started ? "machine gone" : "all over", report->gone_ns},
 	};
 	uint64_t before = cli_began_ns;
 

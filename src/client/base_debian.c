@@ -30,7 +30,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "client/mirror.h"
-#include "client/subids.h"
+#include "store/subids.h"
 
 #define MMDEBSTRAP "/usr/bin/mmdebstrap"
 #define KEYRING "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -97,11 +97,14 @@ static int enter_child(void *data, struct err *err)
 static int prepare_subids(int stage_fd, int *ret_fd, struct err *err)
 {
 	struct subids ids;
-	char user[256], text[64];
+	char user[256], text[512];
 	int fd, rc;
 
 	*ret_fd = -EBADF;
-	rc = subids_find(&ids, err);
+	rc = subids_check_helpers(err);
+	if (rc == 0) {
+		rc = subids_read(&ids, err);
+	}
 	if (rc < 0 || ids.enough) {
 		return rc;
 	}
@@ -111,11 +114,8 @@ static int prepare_subids(int stage_fd, int *ret_fd, struct err *err)
 			     "user %s has no %u subordinate IDs, which a Debian base is unpacked "
 			     "with",
 			     user, SUBIDS_NEEDED);
-		err_mend(err, "sudo usermod --add-subuids %llu-%llu --add-subgids %llu-%llu %s",
-			 (unsigned long long)ids.free_start,
-			 (unsigned long long)ids.free_start + SUBIDS_NEEDED - 1,
-			 (unsigned long long)ids.free_start,
-			 (unsigned long long)ids.free_start + SUBIDS_NEEDED - 1, user);
+		subids_usermod(&ids, text, sizeof(text));
+		err_mend(err, "%s", text);
 		return rc;
 	}
 	snprintf(text, sizeof(text), "root:%llu:%u\n", (unsigned long long)ids.free_start,

@@ -263,6 +263,9 @@ static int build_everything(struct build *build, struct err *err)
 	}
 	if (rc < 0) {
 		keep_log(build, rc, err);
+	} else {
+		/* Nobody would take them any more: they are of the snapshot before. */
+		client_pool_drain(build->store, build->name, NULL);
 	}
 	if (build->stage[0]) {
 		remove_tree_at(build->sandbox_fd, build->stage);
@@ -345,6 +348,9 @@ static int open_build(struct build *build, struct err *err)
 	rc = store_load_spec(build->store, build->name, &build->spec, err);
 	if (rc == 0) {
 		rc = spec_check_available(build->spec, "Boxfile", err);
+	}
+	if (rc == 0) {
+		rc = engine_check_seccomp(build->spec->seccomp, build->spec->seccomp_count, err);
 	}
 	if (rc == 0) {
 		rc = base_check(build->spec, err);

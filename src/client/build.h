@@ -56,6 +56,12 @@ bool build_key_is(int dir_fd, const char *path, const char *text);
 /* Unpacks the base into stage/image/image.ext4. */
 int build_image(struct build *build, struct err *err);
 
+/*
+ * Describes the jail of box-image, whatever it is called for: program, IDs, system calls. The
+ * caller sets limits and adds descriptors. 0 or a negative errno with err filled.
+ */
+int build_describe_image(struct jail *jail, struct err *err);
+
 /* One call of box-image. */
 struct image_job {
 	/* Its first argument: "tar" or "empty". */

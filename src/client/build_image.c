@@ -52,8 +52,7 @@ static void on_line(void *data, const struct task *task, const char *line)
 	build_detail(build, line);
 }
 
-static int describe_jail(struct jail *jail, int input_fd, int output_fd, int messages_fd,
-			 struct err *err)
+int build_describe_image(struct jail *jail, struct err *err)
 {
 	char program[PATH_MAX];
 	int rc = program_path("box-image", program, sizeof(program));
@@ -65,18 +64,25 @@ static int describe_jail(struct jail *jail, int input_fd, int output_fd, int mes
 	jail->policy = &jail_policy_image;
 	jail->host_uid = geteuid() == 0 ? BUILD_UNPRIVILEGED_ID : geteuid();
 	jail->host_gid = geteuid() == 0 ? BUILD_UNPRIVILEGED_ID : getegid();
+	rc = jail_add_program(jail, program, err);
+	if (rc < 0) {
+		return rc;
+	}
+	/* The list of files keeps the path as long as the jail. */
+	jail->program =
+		jail->binds[0].inside_path ? jail->binds[0].inside_path : jail->binds[0].host_path;
+	return 0;
+}
+
+static int describe_jail(struct jail *jail, int input_fd, int output_fd, struct err *err)
+{
+	int rc = build_describe_image(jail, err);
+
 	jail->address_space_bytes = IMAGE_ADDRESS_SPACE;
 	jail->cgroup_memory_bytes = IMAGE_CGROUP_MEMORY;
 	jail->cgroup_pids = IMAGE_PROCESSES;
 	jail->open_files = IMAGE_OPEN_FILES;
 	jail->processes = IMAGE_PROCESSES;
-	rc = jail_add_program(jail, program, err);
-	if (rc == 0) {
-		/* The list of files keeps the path as long as the jail. */
-		jail->program = jail->binds[0].inside_path ? jail->binds[0].inside_path
-							   : jail->binds[0].host_path;
-		rc = jail_add_fd(jail, messages_fd, STDERR_FILENO, err);
-	}
 	if (rc == 0 && input_fd >= 0) {
 		rc = jail_add_fd(jail, input_fd, IMAGE_INPUT, err);
 	}
@@ -90,22 +96,15 @@ static int describe_jail(struct jail *jail, int input_fd, int output_fd, int mes
 static int start_image(const char *const *argv, int input_fd, int output_fd,
 		       struct jail_process *process, struct task *ret_task, struct err *err)
 {
-	struct jail jail = {0};
-	_cleanup_close_ int read_end = -EBADF;
-	_cleanup_close_ int write_end = -EBADF;
-	int ends[2], rc;
+	struct jail jail = {.argv = argv};
+	int messages_fd;
+	int rc = describe_jail(&jail, input_fd, output_fd, err);
 
-	if (pipe2(ends, O_CLOEXEC) < 0) {
-		return err_context(err, -errno, "box-image");
+	if (rc < 0) {
+		jail_clear(&jail);
+		return rc;
 	}
-	read_end = ends[0];
-	write_end = ends[1];
-	jail.argv = argv;
-	rc = describe_jail(&jail, input_fd, output_fd, write_end, err);
-	if (rc == 0) {
-		rc = jail_spawn(&jail, process, err);
-	}
-	jail_clear(&jail);
+	rc = task_spawn_jail(&jail, process, &messages_fd, err);
 	if (rc < 0) {
 		return rc;
 	}
@@ -113,7 +112,7 @@ static int start_image(const char *const *argv, int input_fd, int output_fd,
 		.name = "box-image",
 		.pid = process->pid,
 		.pidfd = process->pidfd,
-		.output_fd = TAKE_FD(read_end),
+		.output_fd = messages_fd,
 		.jail = process,
 	};
 	return 0;

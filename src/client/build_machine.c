@@ -8,11 +8,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,9 +25,11 @@
 #include "base/text.h"
 #include "client/build.h"
 #include "client/client.h"
-#include "client/proof.h"
+#include "client/mirror.h"
 #include "client/scripts.h"
 #include "engine/fingerprint.h"
+#include "engine/proof.h"
+#include "policy/network.h"
 
 #define AGENT_NAME "agent"
 #define AGENT_UID 1000u
@@ -357,6 +361,84 @@ static int customize(struct build *build, struct client_machine *machine, struct
 	return rc;
 }
 
+/* Opens an address of the mirror that is not public. */
+static int reach_mirror(struct client_machine *machine, const struct policy_address *address,
+			struct err *err)
+{
+	const struct policy_special *special = policy_address_special(address);
+	char text[POLICY_ADDRESS_TEXT];
+
+	if (!special || !special->reachable) {
+		return 0;
+	}
+	policy_address_format(address, text);
+	return client_net_rule(machine, IPC_RULE_REACH, text, err);
+}
+
+/* The same for what its name leads to on this host now. One that leads nowhere is told by the line
+ * that needs it. */
+static int reach_mirror_name(struct client_machine *machine, const char *name, struct err *err)
+{
+	const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+	struct addrinfo *found = NULL;
+	int rc = 0;
+
+	if (getaddrinfo(name, NULL, &hints, &found) != 0) {
+		return 0;
+	}
+	for (const struct addrinfo *entry = found; entry && rc == 0; entry = entry->ai_next) {
+		struct policy_address address;
+		char text[POLICY_ADDRESS_TEXT];
+
+		if (getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof(text), NULL, 0,
+				NI_NUMERICHOST) == 0 &&
+		    policy_address_parse(text, &address) == 0) {
+			rc = reach_mirror(machine, &address, err);
+		}
+	}
+	freeaddrinfo(found);
+	return rc;
+}
+
+/* A mirror may lie in the network of whoever set it up, and the host has just taken the base from
+ * there: its own addresses are reached, and no others that are not public. */
+static int allow_mirror(struct client_machine *machine, const char *text, struct err *err)
+{
+	struct policy_rule rule;
+	int rc = policy_rule_parse(POLICY_ALLOW, text, &rule, err);
+
+	if (rc == 0) {
+		rc = client_net_rule(machine, IPC_RULE_ALLOW, text, err);
+	}
+	if (rc < 0) {
+		return rc;
+	}
+	return rule.subject == POLICY_RANGE ? reach_mirror(machine, &rule.range.address, err)
+					    : reach_mirror_name(machine, rule.name, err);
+}
+
+/* Lines of a build may install what the base has: they reach where it comes from. */
+static int allow_source(struct build *build, struct client_machine *machine, struct err *err)
+{
+	const struct spec *spec = build->spec;
+	char rules[2][MIRROR_RULE_MAX] = {"", ""};
+	struct mirror mirror;
+	int rc;
+
+	if (spec->build_network.kind != SPEC_NETWORK_LIST || spec->base_kind != SPEC_BASE_DEBIAN) {
+		return 0;
+	}
+	rc = mirror_find(spec->base_value, &mirror, err);
+	if (rc == 0 && mirror_rule(mirror.uri, rules[0])) {
+		rc = allow_mirror(machine, rules[0], err);
+	}
+	if (rc == 0 && mirror.security_uri[0] && mirror_rule(mirror.security_uri, rules[1]) &&
+	    strcmp(rules[0], rules[1]) != 0) {
+		rc = allow_mirror(machine, rules[1], err);
+	}
+	return rc < 0 ? err_context(err, rc, "build_network: the mirror") : 0;
+}
+
 int build_customize(struct build *build, struct err *err)
 {
 	_cleanup_(client_machine_freep) struct client_machine *machine = NULL;
@@ -370,6 +452,9 @@ int build_customize(struct build *build, struct err *err)
 	}
 	build_step(build, "machine: starting, to run the Boxfile's lines inside");
 	rc = start_machine(build, IPC_START_BUILD, &machine, err);
+	if (rc == 0) {
+		rc = allow_source(build, machine, err);
+	}
 	if (rc == 0) {
 		rc = customize(build, machine, err);
 	}
@@ -471,7 +556,7 @@ int build_snapshot(struct build *build, struct err *err)
 		rc = proof_add_image(build->stage_fd, "image/image.ext4", &proof, err);
 	}
 	if (rc == 0) {
-		rc = proof_write(build->stage_fd, "snapshot/proof.json", &proof, err);
+		rc = proof_write(build->stage_fd, proof_path(hardware), &proof, err);
 	}
 	if (rc == 0) {
 		rc = write_snapshot_key(build, hardware, err);

@@ -1,8 +1,9 @@
 /*
- * What a command does to a machine: start it, run commands in it, end it.
+ * What a command does to a machine: start it, connect to it, run commands in it, end it.
  *
- * Every face of box (command line, and later serve and mcp) goes through this. A machine belongs
- * to the process that started it: its keeper ends when the connection ends.
+ * Every face of box (command line, and later serve and mcp) goes through this. A machine of
+ * client_start belongs to the process that started it: its keeper ends when the connection ends.
+ * A machine of client_up stays until client_down; client_connect leads to it.
  */
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "base/err.h"
 #include "ipc/ipc.h"
 #include "spec/spec.h"
+#include "store/chain.h"
 #include "store/store.h"
 
 enum client_data {
@@ -22,14 +24,29 @@ enum client_data {
 	CLIENT_DATA_NONE,
 	/* A copy of /data that is thrown away. */
 	CLIENT_DATA_CLONE,
+	/* The disk of data_fd, which is to become /data (client/data.h). */
+	CLIENT_DATA_GIVEN,
 };
 
 struct client_start_options {
 	enum ipc_start_mode mode;
 	enum client_data data;
+	/* Of CLIENT_DATA_GIVEN: the disk and what is below it, borrowed. NULL: the base alone. */
+	int data_fd;
+	const struct store_layers *data_layers;
+	/* A state of /data that is to be the machine's disk "base", borrowed, or NULL: the disk is
+	 * zeros. The guest may write to it, to replay a journal; that is thrown away. */
+	const struct store_layers *base;
+	/* What a keeper sent with IPC_FORKED (IPC_COPY_FDS of them), borrowed: the machine begins
+	 * as a copy of that one. Otherwise NULL. */
+	const int *saved_fds;
+	/* The machine is for box's own work: no advice how a person's could do without /data. */
+	bool helper;
 	/* A build's staging directory below the sandbox, or "". */
 	const char *stage;
 	bool force_boot;
+	/* The machine is for a new proof of its kernel (engine/proof.h), and needs none yet. */
+	bool for_proof;
 	/* Called for things a person may want to know (waiting for /data, a slow boot, missing
 	 * confinement). May be NULL. */
 	void (*notice)(void *data, const char *text);
@@ -46,6 +63,59 @@ struct client_machine;
  */
 int client_start(struct store *store, const char *name, const struct client_start_options *options,
 		 struct client_machine **ret_machine, struct err *err);
+
+/*
+ * Starts a machine that stays (options->mode is IPC_START_RUN). *ret_ready says how it started.
+ * -EALREADY with err filled (code "already-up") when the sandbox has one.
+ */
+int client_up(struct store *store, const char *name, const struct client_start_options *options,
+	      struct ipc_ready *ret_ready, struct err *err);
+
+/*
+ * Connects to the machine of client_up. *ret_machine is owned by the caller and given back with
+ * client_machine_free, which leaves the machine running. What a killed keeper has left is cleaned
+ * up. -ENOENT with code "not-up" when there is none, -EPROTO with code "other-version" when
+ * another version of box has started it.
+ */
+int client_connect(struct store *store, const char *name, struct client_machine **ret_machine,
+		   struct err *err);
+
+/*
+ * Ends the machine of client_up: commands get SIGTERM, then SIGKILL, /data is written and
+ * unmounted. Works also on a machine of another version. Returns 1 when there was one, 0 when
+ * there was none, or a negative errno with err filled.
+ */
+int client_down(struct store *store, const char *name, struct err *err);
+
+/* Ends the machines that the pool of a sandbox keeps ready. Returns how many there were, or a
+ * negative errno with err filled. */
+int client_pool_drain(struct store *store, const char *name, struct err *err);
+
+/* How many machines the pool of a sandbox keeps ready, and what memory they use alone. */
+void client_pool_count(struct store *store, const char *name, unsigned *ret_count,
+		       uint64_t *ret_memory_bytes);
+
+/* What the machine is and what runs in it, as text of a JSON object owned by the caller. */
+int client_list(struct client_machine *machine, char **ret_text, size_t *ret_size, struct err *err);
+
+/* The security report of the machine, in the same form: docs/security-report.schema.json. */
+int client_report(struct client_machine *machine, char **ret_text, size_t *ret_size,
+		  struct err *err);
+
+/* Sends a signal to the command called id. -ESRCH with err filled when none is called so. */
+int client_kill(struct client_machine *machine, const char *id, int number, struct err *err);
+
+/* Adds a rule to what the machine may reach, until it ends; it is in force when this returns. 0 or
+ * a negative errno with err filled. */
+int client_net_rule(struct client_machine *machine, enum ipc_rule_action action, const char *rule,
+		    struct err *err);
+
+/*
+ * Carries every connection that listen_fd (ipc/tcp.h, borrowed) takes to a port of the guest's
+ * loopback, until a signal comes: then 0. Returns a negative errno with err filled when the machine
+ * goes away.
+ */
+int client_forward(struct client_machine *machine, int listen_fd, uint16_t port, struct err *err);
 
 /* How it started. Valid as long as the machine. */
 const struct ipc_ready *client_ready(const struct client_machine *machine);
@@ -68,18 +138,41 @@ struct client_command {
 	int stderr_fd;
 	/* 0: no limit. */
 	uint32_t timeout_seconds;
+	/* Start it and do not wait: no descriptor is used, client_run returns when it runs (or
+	 * could not be started) and result->id is set. */
+	bool detached;
+	/* When this process is gone the command stays, detached; otherwise it is killed. */
+	bool keep_on_loss;
+	/* With a terminal: ctrl-\ ctrl-q detaches, see result->detached. */
+	bool detach_key;
+	/* Not a new command: attach to the detached one of this name. argv is not used; stdin_fd is
+	 * a terminal. */
+	const char *attach_id;
+	/* stdin_fd and stdout_fd are pipes of the caller's own: the keeper gets them itself, and no
+	 * byte goes through this process. The caller closes its copies after the end. */
+	bool direct;
+	/* Run box-guest itself (WIRE_EXEC_SELF); argv says as what. */
+	bool self;
 	/* Forward SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGWINCH of this process to the command;
 	 * a second SIGINT ends the machine. */
 	bool forward_signals;
 };
 
 struct client_result {
+	/* What people call the command; empty when it never ran. */
+	char id[IPC_ID_SIZE];
+	/* It runs on without us: started so, or left by the detach key. exit is then not set. */
+	bool detached;
 	struct wire_exit exit;
 	bool timed_out;
 	/* Why the command could not even be tried (no such user, no such directory); else empty. */
 	char reason[256];
+	/* The first limit of its network that the machine has come to meanwhile; else empty. */
+	char limit[256];
 	/* The machine was ended by a second SIGINT or SIGHUP; exit is then a signal. */
 	bool interrupted;
+	/* The last signal of this process that was forwarded to the command, or 0. */
+	int forwarded;
 	/* Why stdout could not be written, as a negative errno; 0 when it was, and also when its
 	 * reader has gone. */
 	int output_error;

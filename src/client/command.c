@@ -5,6 +5,9 @@
  * or the end of the machine from being seen. So at most PIPE_BUF bytes go to a descriptor that
  * poll(2) called writable, which it then takes at once. A terminal would not: it is opened once
  * more, without blocking.
+ *
+ * With "direct" the caller's pipes go to the keeper as they are. Of its output pipe only the end is
+ * watched here: that its reader has gone is told to the command, as it is with other descriptors.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +35,10 @@
  * after this, which nobody notices. */
 #define TERMINAL_PAUSE_MS 10
 
+/* How often it is looked whether all that was typed has been taken: for half a second. */
+#define TYPING_STEP_MS 1
+#define TYPING_TRIES 500
+
 /* Bytes on their way from one descriptor to another. */
 struct copy {
 	int from;
@@ -50,6 +57,10 @@ struct copy {
 
 enum { COPY_STDIN, COPY_STDOUT, COPY_STDERR, COPY_COUNT };
 
+/* The detach key: ctrl-\ and then ctrl-q, as raw terminals send them. */
+#define KEY_FIRST 0x1c
+#define KEY_SECOND 0x11
+
 struct run {
 	struct client_machine *machine;
 	const struct client_command *command;
@@ -59,6 +70,10 @@ struct run {
 	/* Why there will be no exit, or 0: the machine has ended first. */
 	int failure;
 	unsigned interrupts;
+	/* The first half of the detach key was typed and is held back. */
+	bool key_begun;
+	bool direct_input;
+	bool direct_output;
 	bool raw;
 	struct termios saved;
 	struct copy copies[COPY_COUNT];
@@ -99,6 +114,7 @@ static bool on_signal(struct run *run, int number)
 		run->machine->stop_signal = number;
 		return true;
 	}
+	run->result->forwarded = number;
 	order(run, IPC_SIGNAL, (uint32_t)number);
 	return false;
 }
@@ -152,9 +168,38 @@ static void write_some(struct run *run, struct copy *copy)
 	copy->filled -= (size_t)written;
 }
 
-static void read_some(struct copy *copy)
+/*
+ * Looks for the detach key in what was typed, size bytes at copy->bytes, and takes it out. Returns
+ * how many bytes are to be passed on.
+ */
+static size_t watch_keys(struct run *run, char *bytes, size_t size)
 {
-	ssize_t got = read(copy->from, copy->bytes, sizeof(copy->bytes));
+	char typed[CHUNK_BYTES / 2];
+	size_t kept = 0;
+
+	memcpy(typed, bytes, size);
+	for (size_t i = 0; i < size && !run->result->detached; i++) {
+		if (run->key_begun && typed[i] == KEY_SECOND) {
+			run->result->detached = true;
+			break;
+		}
+		if (run->key_begun) {
+			bytes[kept++] = KEY_FIRST;
+		}
+		run->key_begun = typed[i] == KEY_FIRST;
+		if (!run->key_begun) {
+			bytes[kept++] = typed[i];
+		}
+	}
+	return kept;
+}
+
+static void read_some(struct run *run, struct copy *copy)
+{
+	bool keys = run->raw && run->command->detach_key && copy == &run->copies[COPY_STDIN];
+	/* What is held back and given later must find room. */
+	size_t room = keys ? sizeof(copy->bytes) / 2 : sizeof(copy->bytes);
+	ssize_t got = read(copy->from, copy->bytes, room);
 
 	if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
 		return;
@@ -162,6 +207,9 @@ static void read_some(struct copy *copy)
 	if (got <= 0) {
 		copy->ended = true;
 		return;
+	}
+	if (keys) {
+		got = (ssize_t)watch_keys(run, copy->bytes, (size_t)got);
 	}
 	copy->start = 0;
 	copy->filled = copy->to < 0 || copy->broken ? 0 : (size_t)got;
@@ -196,6 +244,10 @@ static nfds_t prepare(struct run *run, struct pollfd *waits)
 			*wait = (struct pollfd){.fd = copy->from, .events = POLLIN};
 		}
 	}
+	if (run->direct_output && !run->copies[COPY_STDOUT].broken) {
+		/* POLLERR comes unasked, when the last reader has gone. */
+		waits[2 + COPY_STDOUT] = (struct pollfd){.fd = run->command->stdout_fd};
+	}
 	return 2 + COPY_COUNT;
 }
 
@@ -207,10 +259,13 @@ static void move_bytes(struct run *run, const struct pollfd *waits)
 		if (!waits[2 + i].revents) {
 			continue;
 		}
-		if (copy->filled > 0) {
+		if (run->direct_output && i == COPY_STDOUT) {
+			copy->broken = true;
+			order(run, IPC_SIGNAL, SIGPIPE);
+		} else if (copy->filled > 0) {
 			write_some(run, copy);
 		} else if (!copy->ended) {
-			read_some(copy);
+			read_some(run, copy);
 		}
 	}
 	finish_stdin(run);
@@ -219,12 +274,27 @@ static void move_bytes(struct run *run, const struct pollfd *waits)
 static void take_exit(struct run *run, const struct ipc_message *message)
 {
 	run->exited = true;
+	snprintf(run->result->id, sizeof(run->result->id), "%s", message->exited.id);
 	run->result->exit = message->exited.exit;
 	run->result->timed_out = message->exited.timed_out != 0;
 	run->result->stdout_bytes = message->exited.stdout_bytes;
 	run->result->stderr_bytes = message->exited.stderr_bytes;
 	run->result->started_ns = message->exited.started_ns;
 	run->result->ended_ns = message->exited.ended_ns;
+}
+
+/* A program that fills the screen draws it anew when its size changes, so it does. */
+static void redraw(struct run *run)
+{
+	struct ipc_message message = {.type = IPC_WINDOW_SIZE, .stream = run->stream};
+	struct winsize size;
+
+	if (ioctl(run->command->stdin_fd, TIOCGWINSZ, &size) == 0 && size.ws_row > 1) {
+		message.window.rows = (uint16_t)(size.ws_row - 1);
+		message.window.columns = size.ws_col;
+		ipc_send(run->machine->socket, &message, NULL, 0);
+	}
+	send_window_size(run);
 }
 
 static int take_message(struct run *run, struct err *err)
@@ -240,11 +310,24 @@ static int take_message(struct run *run, struct err *err)
 	if (message.type == IPC_FAILED) {
 		return client_failed(&message, err);
 	}
+	if (message.type == IPC_REFUSED && message.stream == run->stream) {
+		return client_failed(&message, err);
+	}
+	if (message.type == IPC_STARTED && message.stream == run->stream) {
+		snprintf(run->result->id, sizeof(run->result->id), "%s", message.command.id);
+		if (run->command->attach_id) {
+			redraw(run);
+		}
+	}
 	if (message.type == IPC_EXITED && message.stream == run->stream) {
 		take_exit(run, &message);
 	}
 	if (message.type == IPC_NOTICE && message.stream == run->stream) {
 		snprintf(run->result->reason, sizeof(run->result->reason), "%s", message.text);
+	}
+	/* Of the machine, not of its command. The first limit is why the later ones came. */
+	if (message.type == IPC_NOTICE && message.stream == 0 && !run->result->limit[0]) {
+		snprintf(run->result->limit, sizeof(run->result->limit), "%s", message.text);
 	}
 	return 0;
 }
@@ -260,6 +343,26 @@ static bool output_done(const struct run *run)
 }
 
 /*
+ * What was typed just before the detach key goes to the shell still: the keeper closes the pipe
+ * when it is told, whatever is in it. A shell that takes no more input does not hold us up.
+ */
+static void finish_typing(struct run *run)
+{
+	struct copy *copy = &run->copies[COPY_STDIN];
+	int unread = 0;
+
+	for (int i = 0; i < TYPING_TRIES && copy->to >= 0 && !copy->broken; i++) {
+		if (copy->filled > 0) {
+			write_some(run, copy);
+		}
+		if (ioctl(copy->to, FIONREAD, &unread) < 0 || (unread == 0 && copy->filled == 0)) {
+			return;
+		}
+		poll(NULL, 0, TYPING_STEP_MS);
+	}
+}
+
+/*
  * Copies until the command and its output have ended. What came before the machine failed is still
  * copied. Returns 0, or a negative errno with err filled.
  */
@@ -268,7 +371,7 @@ static int pump(struct run *run, struct err *err)
 	while (!(run->exited || run->failure) || !output_done(run)) {
 		struct pollfd waits[2 + COPY_COUNT];
 		nfds_t count = prepare(run, waits);
-		int number;
+		int number, rc;
 
 		if (run->exited || run->failure) {
 			/* Its input interests nobody any more. */
@@ -277,8 +380,9 @@ static int pump(struct run *run, struct err *err)
 			run->copies[COPY_STDIN].filled = 0;
 			waits[2 + COPY_STDIN].fd = -1;
 		}
-		if (poll(waits, count, -1) < 0 && errno != EINTR) {
-			return err_context(err, -errno, "%s", run->machine->name);
+		rc = client_poll(run->machine, run->machine->socket, waits, count, -1, err);
+		if (rc < 0) {
+			return rc;
 		}
 		while ((number = client_next_signal(run->machine)) != 0) {
 			if (on_signal(run, number)) {
@@ -289,6 +393,11 @@ static int pump(struct run *run, struct err *err)
 			}
 		}
 		move_bytes(run, waits);
+		if (run->result->detached) {
+			finish_typing(run);
+			order(run, IPC_DETACH, 0);
+			return 0;
+		}
 		if (waits[0].revents) {
 			run->failure = take_message(run, err);
 		}
@@ -348,6 +457,7 @@ static int encode_request(const struct client_command *command, int *ret_fd, str
 	}
 	exec.flags |= command->terminal ? WIRE_EXEC_TERMINAL : 0u;
 	exec.flags |= command->stdin_fd >= 0 ? WIRE_EXEC_STDIN : 0u;
+	exec.flags |= command->self ? WIRE_EXEC_SELF : 0u;
 	if (command->terminal && command->stdin_fd >= 0) {
 		ioctl(command->stdin_fd, TIOCGWINSZ, &size);
 	}
@@ -368,7 +478,36 @@ static int encode_request(const struct client_command *command, int *ret_fd, str
 	return *ret_fd < 0 ? err_context(err, *ret_fd, "command") : 0;
 }
 
-/* Makes the pipes and asks the keeper to start the command. */
+/* Asks the keeper to start a command that goes on without us, and waits until it runs. */
+static int begin_detached(struct run *run, struct err *err)
+{
+	struct ipc_message message = {.type = IPC_EXEC, .stream = run->stream};
+	_cleanup_close_ int request = -EBADF;
+	int rc = encode_request(run->command, &request, err);
+
+	if (rc < 0) {
+		return rc;
+	}
+	message.exec.terminal = run->command->terminal;
+	message.exec.timeout_seconds = run->command->timeout_seconds;
+	message.exec.on_loss = IPC_LOSS_DETACHES;
+	if (ipc_send(run->machine->socket, &message, &request, 1) < 0) {
+		return client_lost(run->machine, err);
+	}
+	while (!run->exited && !run->result->id[0]) {
+		rc = client_await_answer(run->machine, run->machine->socket, err);
+		if (rc == 0) {
+			rc = take_message(run, err);
+		}
+		if (rc < 0) {
+			return rc;
+		}
+	}
+	run->result->detached = !run->exited;
+	return 0;
+}
+
+/* Makes the pipes and asks the keeper to start the command, or to hand over a detached one. */
 static int begin(struct run *run, struct err *err)
 {
 	const struct client_command *command = run->command;
@@ -380,33 +519,47 @@ static int begin(struct run *run, struct err *err)
 	_cleanup_close_ int stderr_write = -EBADF;
 	int fds[4];
 	size_t count = 0;
-	int rc = encode_request(command, &request, err);
+	int rc = command->attach_id ? 0 : encode_request(command, &request, err);
 
 	if (rc < 0) {
 		return rc;
 	}
-	rc = make_pipe(&run->copies[COPY_STDOUT].from, &stdout_write);
+	if (run->direct_output) {
+		rc = 0;
+		run->copies[COPY_STDOUT].ended = true;
+	} else {
+		rc = make_pipe(&run->copies[COPY_STDOUT].from, &stdout_write);
+	}
 	if (rc == 0) {
 		rc = make_pipe(&run->copies[COPY_STDERR].from, &stderr_write);
 	}
-	fds[count++] = request;
-	if (rc == 0 && command->stdin_fd >= 0) {
+	if (command->attach_id) {
+		message.type = IPC_ATTACH;
+		snprintf(message.command.id, sizeof(message.command.id), "%s", command->attach_id);
+	} else {
+		fds[count++] = request;
+		message.exec.has_stdin = command->stdin_fd >= 0;
+		message.exec.has_output = 1;
+		message.exec.terminal = command->terminal;
+		message.exec.timeout_seconds = command->timeout_seconds;
+		message.exec.on_loss = command->keep_on_loss ? IPC_LOSS_DETACHES : IPC_LOSS_KILLS;
+	}
+	if (rc == 0 && run->direct_input) {
+		fds[count++] = command->stdin_fd;
+	} else if (rc == 0 && command->stdin_fd >= 0) {
 		rc = make_pipe(&stdin_read, &in->to);
 		fds[count++] = stdin_read;
 	}
-	if (rc == 0 && command->stdin_fd >= 0) {
+	if (rc == 0 && in->to >= 0) {
 		/* Only our end: the keeper must read without blocking as well, and sets its own. */
 		rc = set_nonblocking(in->to, true);
 	}
 	if (rc < 0) {
 		return err_context(err, rc, "command");
 	}
-	fds[count++] = stdout_write;
+	fds[count++] = run->direct_output ? command->stdout_fd : stdout_write;
 	fds[count++] = stderr_write;
-	in->ended = command->stdin_fd < 0;
-	message.exec.has_stdin = command->stdin_fd >= 0;
-	message.exec.terminal = command->terminal;
-	message.exec.timeout_seconds = command->timeout_seconds;
+	in->ended = in->to < 0;
 	rc = ipc_send(run->machine->socket, &message, fds, count);
 	return rc < 0 ? client_lost(run->machine, err) : 0;
 }
@@ -438,16 +591,22 @@ int client_run(struct client_machine *machine, const struct client_command *comm
 	run->command = command;
 	run->result = ret_result;
 	run->stream = ++machine->last_stream;
+	run->direct_input = command->direct && command->stdin_fd >= 0;
+	run->direct_output = command->direct && command->stdout_fd >= 0;
 	run->copies[COPY_STDIN].from = command->stdin_fd;
 	run->copies[COPY_STDIN].to = -EBADF;
 	run->copies[COPY_STDIN].piece = PIPE_BUF;
 	run->copies[COPY_STDIN].own = -EBADF;
 	prepare_output(&run->copies[COPY_STDOUT], command->stdout_fd);
 	prepare_output(&run->copies[COPY_STDERR], command->stderr_fd);
-	rc = begin(run, err);
-	if (rc == 0) {
-		set_raw(run);
-		rc = pump(run, err);
+	if (command->detached) {
+		rc = begin_detached(run, err);
+	} else {
+		rc = begin(run, err);
+		if (rc == 0) {
+			set_raw(run);
+			rc = pump(run, err);
+		}
 	}
 	if (run->raw) {
 		tcsetattr(command->stdin_fd, TCSADRAIN, &run->saved);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 
@@ -57,6 +58,30 @@ bool mirror_check_uri(const char *uri)
 		}
 	}
 	return true;
+}
+
+bool mirror_rule(const char *uri, char *out)
+{
+	static const struct {
+		const char *scheme;
+		const char *port;
+	} known[] = {{"http://", ":80"}, {"https://", ":443"}};
+
+	for (size_t i = 0; i < ARRAY_SIZE(known); i++) {
+		size_t length = strlen(known[i].scheme);
+		const char *host = uri + length, *end, *at;
+
+		if (strncmp(uri, known[i].scheme, length) != 0) {
+			continue;
+		}
+		end = host + strcspn(host, "/?#");
+		at = memrchr(host, '@', (size_t)(end - host));
+		host = at ? at + 1 : host;
+		snprintf(out, MIRROR_RULE_MAX, "%.*s%s", (int)(end - host), host,
+			 memchr(host, ':', (size_t)(end - host)) ? "" : known[i].port);
+		return true;
+	}
+	return false;
 }
 
 static bool has_word(char *const *words, size_t count, const char *word)

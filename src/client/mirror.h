@@ -30,6 +30,13 @@ struct mirror {
 void mirror_scan(const char *text, size_t size, bool deb822, const char *suite,
 		 struct mirror *mirror);
 
+/* HOST:PORT, a NUL. */
+#define MIRROR_RULE_MAX (MIRROR_URI_MAX + 8)
+
+/* Writes where an archive is (uri as mirror_check_uri takes it) as HOST:PORT, a rule of src/policy.
+ * false for a file. out holds MIRROR_RULE_MAX bytes. */
+bool mirror_rule(const char *uri, char *out);
+
 /* True when the text can stand for an archive in a line of apt's: http, https or file, no spaces,
  * brackets, quotes or control characters. */
 bool mirror_check_uri(const char *uri);

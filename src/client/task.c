@@ -481,3 +481,28 @@ void task_end(struct task *task)
 		close_fd(&task->pidfd);
 	}
 }
+
+int task_spawn_jail(struct jail *jail, struct jail_process *ret_process, int *ret_messages_fd,
+		    struct err *err)
+{
+	_cleanup_close_ int read_end = -EBADF;
+	_cleanup_close_ int write_end = -EBADF;
+	int ends[2], rc;
+
+	if (pipe2(ends, O_CLOEXEC) < 0) {
+		rc = err_context(err, -errno, "box-%s", jail->name);
+		jail_clear(jail);
+		return rc;
+	}
+	read_end = ends[0];
+	write_end = ends[1];
+	rc = jail_add_fd(jail, write_end, STDERR_FILENO, err);
+	if (rc == 0) {
+		rc = jail_spawn(jail, ret_process, err);
+	}
+	jail_clear(jail);
+	if (rc == 0) {
+		*ret_messages_fd = TAKE_FD(read_end);
+	}
+	return rc;
+}

@@ -86,3 +86,11 @@ int task_interrupted(int number, struct err *err);
 
 /* Ends a task that may still run, by SIGTERM and after ten seconds SIGKILL, and reaps it. */
 void task_end(struct task *task);
+
+/*
+ * Spawns a described jail whose standard error is a pipe to us, and gives the description back in
+ * every case. The program is called jail->name in messages. *ret_process and *ret_messages_fd are
+ * the caller's. Returns 0 or a negative errno with err filled.
+ */
+int task_spawn_jail(struct jail *jail, struct jail_process *ret_process, int *ret_messages_fd,
+		    struct err *err);

@@ -24,6 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
@@ -56,10 +57,16 @@ static const struct wanted_module wanted_modules[] = {
 	/* box.ctl and its like. */
 	{"virtio_console", false},
 	{"virtio_rng", false},
+	/* Tells the monitor of memory that is free again. Without it memory once used stays in use.
+	 */
+	{"virtio_balloon", true},
 	/* Where ext4 is a module it asks for crc32c by the algorithm's name, which no dependency
 	 * tells and nobody in the guest would load. */
 	{"crc32c_generic", true},
 	{"ext4", false},
+	/* Networks that a guest makes itself; it has no modules that it could load. */
+	{"veth", true},
+	{"bridge", true},
 };
 
 struct found_module {
@@ -148,26 +155,20 @@ static size_t module_stem(const char *file_name, bool *ret_compressed)
 
 static int add_found(struct module_set *set, const char *file_name, const char *path)
 {
-	struct found_module module = {0};
+	struct found_module module = {0}, *grown;
 	size_t stem = module_stem(file_name, &module.compressed);
 
 	if (stem == 0 || !copy_module_name(file_name, stem, module.name)) {
 		return 0;
 	}
-	if (set->found_count == set->found_capacity) {
-		size_t capacity = set->found_capacity ? 2 * set->found_capacity : 1024;
-		struct found_module *grown;
-
-		if (capacity > MODULES_FOUND_MAX) {
-			return -E2BIG;
-		}
-		grown = realloc(set->found, capacity * sizeof(*grown));
-		if (!grown) {
-			return -ENOMEM;
-		}
-		set->found = grown;
-		set->found_capacity = capacity;
+	if (set->found_count >= MODULES_FOUND_MAX) {
+		return -E2BIG;
 	}
+	grown = array_reserve(set->found, set->found_count, &set->found_capacity, sizeof(*grown));
+	if (!grown) {
+		return -ENOMEM;
+	}
+	set->found = grown;
 	module.path = strdup(path);
 	if (!module.path) {
 		return -ENOMEM;

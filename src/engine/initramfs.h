@@ -4,6 +4,9 @@
 
 #include "base/err.h"
 
+/* Raised when other files go in, so that an archive made before is not used any more. */
+#define INITRAMFS_VERSION 2
+
 /*
  * Writes an initramfs to fd (a file, written from its offset on): an uncompressed cpio archive in
  * the format "newc" (Linux, Documentation/driver-api/early-userspace/buffer-format.rst) with

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "base/program.h"
 #include "engine/initramfs.h"
 
@@ -65,10 +66,14 @@ int kernel_initramfs(struct kernel_paths *paths, const char *cache_dir, struct e
 	if (stat(paths->guest, &guest) < 0 || stat(paths->modules, &modules) < 0) {
 		return err_context(err, -errno, "initramfs: %s", paths->guest);
 	}
-	if (snprintf(paths->initramfs, PATH_MAX, "%s/initramfs-%llx-%llx-%llx-%llx-%llx.cpio",
-		     cache_dir, (unsigned long long)guest.st_ino, (unsigned long long)guest.st_size,
-		     (unsigned long long)guest.st_mtim.tv_sec,
+	/* The time of change as well: files of a release all carry one time of writing. */
+	if (snprintf(paths->initramfs, PATH_MAX,
+		     "%s/initramfs-%d-%llx-%llx-%llx-%llx-%llx-%llx-%llx.cpio", cache_dir,
+		     INITRAMFS_VERSION, (unsigned long long)guest.st_ino,
+		     (unsigned long long)guest.st_size, (unsigned long long)guest.st_mtim.tv_sec,
 		     (unsigned long long)guest.st_mtim.tv_nsec,
+		     (unsigned long long)guest.st_ctim.tv_sec,
+		     (unsigned long long)guest.st_ctim.tv_nsec,
 		     (unsigned long long)modules.st_ino) >= PATH_MAX) {
 		return err_context(err, -ENAMETOOLONG, "initramfs");
 	}
@@ -122,4 +127,18 @@ int kernel_version(const char *kernel_path, char *ret_version, size_t size, stru
 	}
 	ret_version[got] = '\0';
 	return 0;
+}
+
+const char *kernel_words(void)
+{
+	/* A panic ends the machine at once (-no-reboot); the console says why. The kernel's test
+	 * whether the timer ticks counts turns of a loop, and panics where a busy host lets it turn
+	 * too fast. */
+	static const char words[] = "console=ttyS0 quiet panic=-1 reboot=t no_timer_check";
+
+	/* What the kernel does not know becomes the environment of its first process. */
+	if (MUTANT("seed")) {
+		return "console=ttyS0 BOX_MUTANT=seed";
+	}
+	return MUTANT("boot-id") ? "console=ttyS0 BOX_MUTANT=boot-id" : words;
 }

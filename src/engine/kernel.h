@@ -29,6 +29,9 @@ int kernel_find(struct kernel_paths *ret_paths, struct err *err);
  */
 int kernel_initramfs(struct kernel_paths *paths, const char *cache_dir, struct err *err);
 
+/* The kernel's command line. Never a secret: whoever is inside can read it. */
+const char *kernel_words(void);
+
 /*
  * The version text inside a bzImage ("6.1.0-57-cloud-amd64 (…) #1 SMP …"), as Linux's
  * Documentation/x86/boot.rst says: at the offset that header field kernel_version gives, plus

@@ -27,7 +27,7 @@
  */
 #define PROBE_TURNS 20000u
 #define PROBE_LIMIT_NS 5000000u
-/* No busy host is this slow: do not make an interpreter do it again. */
+/* No busy host is this slow twice: do not make an interpreter do it again. */
 #define PROBE_HOPELESS_NS 20000000
 /* The first run pays for page faults and is not counted; the best of these is. */
 #define PROBE_RUNS 4
@@ -161,7 +161,7 @@ int engine_probe_kvm(struct err *err)
 		if (took >= 0 && took < best) {
 			best = took;
 		}
-		if (took > PROBE_HOPELESS_NS) {
+		if (i > 0 && best > PROBE_HOPELESS_NS) {
 			break;
 		}
 	}

@@ -12,6 +12,10 @@
  * seccomp notification with a descriptor that is open for reading only: a broken QEMU cannot
  * change the snapshot that later machines start from.
  *
+ * A machine that is copied while it runs cannot leave its memory behind so: what it has changed is
+ * its own. There all of it goes through the stream, and the copy has it in anonymous memory. Since
+ * it was saved while it stood still, it is told to go on when all has been loaded.
+ *
  * A restored machine gets no kernel and no initramfs: both are in its memory already.
  */
 #include "engine/engine.h"
@@ -30,39 +34,26 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
-#include "base/io.h"
+#include "base/mutant.h"
+#include "engine/disk.h"
+#include "engine/kernel.h"
+#include "engine/monitor.h"
 #include "engine/qmp.h"
 
-#define QEMU_PATH "/usr/bin/qemu-system-x86_64"
-#define QEMU_TCG_MODULE "/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so"
-/* Where firmware lies inside the jail; QEMU is told with -L. */
-#define FIRMWARE_INSIDE "/firmware"
 /* The memory file has no path in the jail: opening this one is answered with its descriptor. */
 #define MEMORY_INSIDE "/memory"
 
 /* The emulator's own translation buffer; larger ones gain nothing and could not be bounded. */
 #define TCG_BUFFER_MIB 128
-/* Address space beyond guest memory: libraries, thread stacks, translation buffer. */
-#define ADDRESS_SPACE_EXTRA ((uint64_t)3 << 30)
-/* security.md: guest memory and this much. */
-#define CGROUP_MEMORY_EXTRA ((uint64_t)256 << 20)
-#define CGROUP_PIDS 512
-#define OPEN_FILES 128
-#define PROCESSES 256
 /* What QEMU says on stderr before it ends; enough for its one line. */
 #define COMPLAINT_MAX 1024
 /* All generated arguments of one QEMU together. */
 #define ARENA_SIZE 16384
-
-static const struct {
-	const char *host_path;
-	const char *inside_path;
-	bool boot_only;
-} firmware_files[] = {
-	{"/usr/share/seabios/bios-256k.bin", FIRMWARE_INSIDE "/bios-256k.bin", false},
-	{"/usr/share/qemu/kvmvapic.bin", FIRMWARE_INSIDE "/kvmvapic.bin", false},
-	{"/usr/share/qemu/linuxboot_dma.bin", FIRMWARE_INSIDE "/linuxboot_dma.bin", true},
-};
+/* Above every descriptor that QEMU is started with, whose numbers name the first sets. */
+#define FIRST_LATER_SET 1000
+/* How often the monitor is asked whether it has come to the end of saving, and how long at most. */
+#define STATUS_STEP_MS 1
+#define STATUS_TRIES 10000
 
 enum phase {
 	PHASE_STARTING,
@@ -73,11 +64,50 @@ enum phase {
 	PHASE_ENDED,
 };
 
+/* What a disk stands on at present: the name of its node is made from the generation. */
+struct disk_state {
+	unsigned generation;
+	size_t set_count;
+	/* The monitor's sets that hold the layers' descriptors, and which files these are. */
+	int sets[ENGINE_LAYERS_MAX];
+	struct {
+		uint64_t device;
+		uint64_t inode;
+	} files[ENGINE_LAYERS_MAX];
+};
+
+/* A replacement under way. */
+struct replacement {
+	/* NULL: there is none. */
+	struct disk_state *disk;
+	struct disk_state next;
+	/* Answers that are still to come. */
+	size_t pending;
+	void (*done)(void *data);
+	void *data;
+};
+
+/* A state that is being saved. */
+struct saving {
+	/* NULL: there is none. */
+	void (*done)(void *data, int rc);
+	void *data;
+	/* The file, of which the monitor has a descriptor meanwhile. */
+	uint64_t device;
+	uint64_t inode;
+	/* How it ended, and how often the monitor was asked since whether it has put all away. */
+	int rc;
+	unsigned asked;
+	uint64_t timer;
+};
+
 struct engine {
 	struct engine_config config;
 	struct engine_events events;
 	struct loop *loop;
 	struct jail jail;
+	/* Its list when the Boxfile takes calls away, or NULL. */
+	struct jail_policy *narrowed;
 	struct jail_process process;
 	bool spawned;
 	struct qmp *qmp;
@@ -85,6 +115,10 @@ struct engine {
 	bool restoring;
 	void (*paused)(void *data);
 	void *paused_data;
+	struct disk_state disks[ENGINE_DISKS_MAX];
+	struct replacement replacement;
+	struct saving saving;
+	int next_set;
 	int complaint_fd;
 	size_t complaint_size;
 	char complaint[COMPLAINT_MAX];
@@ -134,57 +168,70 @@ static int pass_fd(struct engine *engine, int fd, struct err *err)
 	return rc < 0 ? rc : engine->next_number++;
 }
 
-static int add_layer(struct engine *engine, const struct engine_disk *disk, size_t layer,
-		     struct err *err)
+/* The node below a replaceable disk's own. */
+static void print_node(const struct engine_disk *disk, unsigned generation,
+		       char ret_node[static DISK_NODE_MAX])
 {
-	const struct engine_layer *what = &disk->layers[layer];
-	bool writable = layer + 1 == disk->layer_count && !disk->read_only;
-	const char *access = writable ? "discard=unmap" : "read-only=on";
-	const char *backing = "";
-	int number = pass_fd(engine, what->fd, err);
+	int length = snprintf(ret_node, DISK_NODE_MAX, "%s-%u", disk->serial, generation);
 
-	if (number < 0) {
-		return number;
+	ASSERT(length > 0 && length < DISK_NODE_MAX);
+}
+
+/* Notes that a disk gets one layer more, whose descriptor is in set. */
+static int note_layer(struct disk_state *state, int fd, int set)
+{
+	struct stat status;
+
+	if (fstat(fd, &status) < 0) {
+		return -errno;
 	}
-	add_option(engine, "-add-fd", arena_print(engine, "fd=%d,set=%d", number, number));
-	add_option(
-		engine, "-blockdev",
-		arena_print(engine,
-			    "driver=file,node-name=%s-f%zu,filename=/dev/fdset/%d,locking=off,%s",
-			    disk->serial, layer, number, access));
-	if (what->qcow2 && layer > 0) {
-		backing = arena_print(engine, ",backing=%s-%zu", disk->serial, layer - 1);
-	}
-	add_option(engine, "-blockdev",
-		   arena_print(engine, "driver=%s,node-name=%s-%zu,file=%s-f%zu,%s%s",
-			       what->qcow2 ? "qcow2" : "raw", disk->serial, layer, disk->serial,
-			       layer, access, backing));
+	state->files[state->set_count].device = status.st_dev;
+	state->files[state->set_count].inode = status.st_ino;
+	state->sets[state->set_count++] = set;
 	return 0;
 }
 
-static int add_disk(struct engine *engine, const struct engine_disk *disk, struct err *err)
+static int add_layers(struct engine *engine, const struct engine_disk *disk,
+		      struct disk_state *state, struct err *err)
 {
-	size_t top = disk->layer_count > 0 ? disk->layer_count - 1 : 0;
-
 	for (size_t i = 0; i < disk->layer_count; i++) {
-		int rc = add_layer(engine, disk, i, err);
+		int number = pass_fd(engine, disk->layers[i].fd, err);
+		int rc;
 
-		if (rc < 0) {
-			return rc;
+		if (number < 0) {
+			return number;
 		}
+		rc = note_layer(state, disk->layers[i].fd, number);
+		if (rc < 0) {
+			return err_context(err, rc, "disk %s", disk->serial);
+		}
+		add_option(engine, "-add-fd", arena_print(engine, "fd=%d,set=%d", number, number));
 	}
-	if (disk->layer_count == 0) {
-		add_option(engine, "-blockdev",
-			   arena_print(engine,
-				       "driver=null-co,node-name=%s-0,size=%llu,read-zeroes=on",
-				       disk->serial, (unsigned long long)disk->size_bytes));
+	return 0;
+}
+
+static int add_disk(struct engine *engine, const struct engine_disk *disk, struct disk_state *state,
+		    struct err *err)
+{
+	char node[DISK_NODE_MAX], text[DISK_TEXT_MAX];
+	int rc = add_layers(engine, disk, state, err);
+
+	if (rc < 0) {
+		return rc;
+	}
+	print_node(disk, state->generation, node);
+	disk_describe(disk, disk->replaceable ? node : disk->serial, state->sets, text);
+	add_option(engine, "-blockdev", arena_print(engine, "%s", text));
+	if (disk->replaceable) {
+		disk_describe_top(disk, node, text);
+		add_option(engine, "-blockdev", arena_print(engine, "%s", text));
 	}
 	/* By default QEMU pauses the machine when the host's disk is full, and nobody would ever
 	 * let it go on. The guest is told of the error instead. */
 	add_option(engine, "-device",
 		   arena_print(engine,
-			       "virtio-blk-pci,drive=%s-%zu,serial=%s,werror=report,rerror=report",
-			       disk->serial, top, disk->serial));
+			       "virtio-blk-pci,drive=%s,serial=%s,werror=report,rerror=report",
+			       disk->serial, disk->serial));
 	return 0;
 }
 
@@ -193,7 +240,7 @@ static void add_machine(struct engine *engine)
 	const struct engine_config *config = &engine->config;
 
 	add_argument(engine, QEMU_PATH);
-	add_option(engine, "-L", FIRMWARE_INSIDE);
+	add_option(engine, "-L", MONITOR_FIRMWARE);
 	add_option(engine, "-M",
 		   "q35,memory-backend=m0,sata=off,smbus=off,i8042=off,vmport=off,usb=off");
 	if (config->hardware) {
@@ -214,7 +261,7 @@ static void add_machine(struct engine *engine)
 			   arena_print(engine,
 				       "memory-backend-file,id=m0,size=%uM,mem-path=%s,share=%s",
 				       config->ram_mib, MEMORY_INSIDE,
-				       engine->restoring ? "off" : "on"));
+				       engine->restoring && !MUTANT("snapshot") ? "off" : "on"));
 	} else {
 		add_option(
 			engine, "-object",
@@ -225,6 +272,12 @@ static void add_machine(struct engine *engine)
 	add_argument(engine, "-no-reboot");
 	add_option(engine, "-display", "none");
 	add_option(engine, "-device", "virtio-rng-pci");
+	/*
+	 * Memory that the guest frees goes back to the host. What comes back later holds what the
+	 * snapshot had there, not zeros: without page-poison a guest that counts on the contents of
+	 * free pages (init_on_free) reports none.
+	 */
+	add_option(engine, "-device", "virtio-balloon-pci,free-page-reporting=on,page-poison=off");
 }
 
 static int add_channels(struct engine *engine, int qmp_fd, struct err *err)
@@ -232,15 +285,21 @@ static int add_channels(struct engine *engine, int qmp_fd, struct err *err)
 	int ctl = pass_fd(engine, engine->config.ctl_fd, err);
 	int console = ctl < 0 ? ctl : pass_fd(engine, engine->config.console_fd, err);
 	int qmp = console < 0 ? console : pass_fd(engine, qmp_fd, err);
+	bool has_net = engine->config.net_fd >= 0;
+	int net = qmp < 0 || !has_net ? qmp : pass_fd(engine, engine->config.net_fd, err);
 
-	if (qmp < 0) {
-		return qmp;
+	if (net < 0) {
+		return net;
 	}
 	add_option(engine, "-chardev", arena_print(engine, "socket,id=ctl,fd=%d", ctl));
 	add_option(engine, "-chardev", arena_print(engine, "socket,id=console,fd=%d", console));
 	add_option(engine, "-chardev", arena_print(engine, "socket,id=qmp,fd=%d", qmp));
 	add_option(engine, "-device", "virtio-serial-pci,max_ports=8");
 	add_option(engine, "-device", "virtserialport,chardev=ctl,name=box.ctl");
+	if (has_net) {
+		add_option(engine, "-chardev", arena_print(engine, "socket,id=net,fd=%d", net));
+		add_option(engine, "-device", "virtserialport,chardev=net,name=box.net");
+	}
 	add_option(engine, "-serial", "chardev:console");
 	add_option(engine, "-mon", "chardev=qmp,mode=control");
 	return 0;
@@ -262,28 +321,18 @@ static int add_start(struct engine *engine, struct err *err)
 	}
 	add_option(engine, "-kernel", "/kernel");
 	add_option(engine, "-initrd", "/initramfs");
-	/* A panic ends the machine at once (-no-reboot); the console says why. */
-	add_option(engine, "-append", "console=ttyS0 quiet panic=-1 reboot=t");
+	add_option(engine, "-append", kernel_words());
 	return rc;
 }
 
 static int describe_files(struct engine *engine, struct err *err)
 {
-	int rc = jail_add_program(&engine->jail, QEMU_PATH, err);
+	int rc = monitor_add_program(&engine->jail, !engine->config.hardware, err);
 
-	if (rc == 0 && !engine->config.hardware && access(QEMU_TCG_MODULE, R_OK) == 0) {
-		rc = jail_add_program(&engine->jail, QEMU_TCG_MODULE, err);
-	}
 	if (rc == 0 && engine->config.hardware) {
 		rc = jail_add_bind(&engine->jail, "/dev/kvm", NULL, true, err);
 	}
-	for (size_t i = 0; rc == 0 && i < ARRAY_SIZE(firmware_files); i++) {
-		if (!firmware_files[i].boot_only || !engine->restoring) {
-			rc = jail_add_bind(&engine->jail, firmware_files[i].host_path,
-					   firmware_files[i].inside_path, false, err);
-		}
-	}
-	return rc;
+	return rc < 0 ? rc : monitor_add_firmware(&engine->jail, !engine->restoring, err);
 }
 
 static void describe_limits(struct engine *engine)
@@ -295,20 +344,11 @@ static void describe_limits(struct engine *engine)
 	for (size_t i = 0; i < config->disk_count; i++) {
 		largest = MAX(largest, config->disks[i].size_bytes);
 	}
-	engine->jail.name = "qemu";
-	engine->jail.program = QEMU_PATH;
+	/* The memory of a machine that is copied goes into one file as well. */
+	monitor_limit(&engine->jail, memory, MAX(largest, memory));
 	engine->jail.argv = engine->argv;
 	engine->jail.host_uid = config->host_uid;
 	engine->jail.host_gid = config->host_gid;
-	engine->jail.policy = &jail_policy_qemu;
-	engine->jail.notify = true;
-	engine->jail.address_space_bytes = memory + ADDRESS_SPACE_EXTRA;
-	/* A full qcow2 is larger than its disk by its tables, which stay well below a 64th. */
-	engine->jail.file_size_bytes = largest + largest / 64 + ((uint64_t)1 << 30);
-	engine->jail.open_files = OPEN_FILES;
-	engine->jail.processes = PROCESSES;
-	engine->jail.cgroup_memory_bytes = memory + CGROUP_MEMORY_EXTRA;
-	engine->jail.cgroup_pids = CGROUP_PIDS;
 }
 
 static void drop_watches(struct engine *engine)
@@ -320,6 +360,7 @@ static void drop_watches(struct engine *engine)
 	if (engine->complaint_fd >= 0) {
 		loop_remove(engine->loop, engine->complaint_fd);
 	}
+	loop_timer_cancel(engine->loop, &engine->saving.timer);
 	qmp_free(TAKE_PTR(engine->qmp));
 }
 
@@ -374,19 +415,15 @@ static void on_monitor_exit(struct loop *loop, int fd, uint32_t events, void *da
 	if (waitid(P_PIDFD, (id_t)fd, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0) {
 		return;
 	}
-	if (info.si_code == CLD_EXITED) {
-		snprintf(reason, sizeof(reason), "ended with exit code %d", info.si_status);
-	} else {
-		snprintf(reason, sizeof(reason), "was killed by signal %d", info.si_status);
-	}
-	end(engine, "monitor-died", reason);
+	end(engine, monitor_describe_end(&info, reason, sizeof(reason)), reason);
 }
 
 static void on_notification(struct loop *loop, int fd, uint32_t events, void *data)
 {
 	struct engine *engine = data;
 
-	if (!(events & EPOLLIN) || jail_answer_open(fd, engine->config.memory_fd) == -ENOENT) {
+	if (!(events & EPOLLIN) ||
+	    jail_answer(&engine->process, engine->config.memory_fd) == -ENOENT) {
 		loop_remove(loop, fd);
 	}
 }
@@ -409,14 +446,16 @@ static void on_complaint(struct loop *loop, int fd, uint32_t events, void *data)
  */
 static int send_restore(struct engine *engine)
 {
-	char uri[64];
+	/* The end of loading memory is waited for, so it has to be told. */
+	const char *capability = engine->config.memory_fd < 0 ? "events" : "x-ignore-shared";
+	char uri[64], capabilities[128];
 	int number = engine->next_number - 1;
 	int rc;
 
 	snprintf(uri, sizeof(uri), "{\"uri\":\"fd:%d\"}", number);
-	rc = qmp_send(engine->qmp, "migrate-set-capabilities",
-		      "{\"capabilities\":[{\"capability\":\"x-ignore-shared\",\"state\":true}]}",
-		      -1);
+	snprintf(capabilities, sizeof(capabilities),
+		 "{\"capabilities\":[{\"capability\":\"%s\",\"state\":true}]}", capability);
+	rc = qmp_send(engine->qmp, "migrate-set-capabilities", capabilities, -1);
 	return rc < 0 ? rc : qmp_send(engine->qmp, "migrate-incoming", uri, -1);
 }
 
@@ -428,17 +467,73 @@ static void on_greeting(struct engine *engine)
 	}
 }
 
+/* The disk stands on its new layers and the monitor has closed the old ones. */
+static void on_replaced(struct engine *engine)
+{
+	struct replacement done = engine->replacement;
+
+	for (size_t i = 0; i < done.disk->set_count; i++) {
+		jail_forget_file(&engine->process, done.disk->files[i].device,
+				 done.disk->files[i].inode);
+	}
+	for (size_t i = 0; i < done.next.set_count; i++) {
+		jail_note_file(&engine->process, done.next.files[i].device,
+			       done.next.files[i].inode);
+	}
+	*done.disk = done.next;
+	engine->replacement = (struct replacement){0};
+	done.done(done.data);
+}
+
+static bool is_replacing(const char *command)
+{
+	static const char *const commands[] = {"add-fd", "blockdev-add", "blockdev-reopen",
+					       "blockdev-del", "remove-fd"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		if (strcmp(command, commands[i]) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static void on_done(struct engine *engine, const char *command)
 {
 	void (*paused)(void *) = engine->paused;
 
-	if (engine->phase == PHASE_LOADING && strcmp(command, "migrate-incoming") == 0) {
+	if (engine->phase == PHASE_LOADING && engine->config.memory_fd >= 0 &&
+	    strcmp(command, "migrate-incoming") == 0) {
 		engine->phase = PHASE_RUNNING;
 		engine->events.running(engine->events.data);
 	} else if (strcmp(command, "stop") == 0 && paused) {
 		engine->paused = NULL;
 		paused(engine->paused_data);
+	} else if (is_replacing(command) && engine->replacement.pending > 0 &&
+		   --engine->replacement.pending == 0) {
+		on_replaced(engine);
 	}
+}
+
+static void ask_status(struct loop *loop, void *data)
+{
+	struct engine *engine = data;
+
+	(void)loop;
+	engine->saving.timer = 0;
+	if (qmp_send(engine->qmp, "query-status", NULL, -1) < 0) {
+		end(engine, "monitor-failed", "it does not say what it does");
+	}
+}
+
+static void end_saving(struct engine *engine, int rc)
+{
+	struct saving done = engine->saving;
+
+	loop_timer_cancel(engine->loop, &engine->saving.timer);
+	engine->saving = (struct saving){0};
+	jail_forget_file(&engine->process, done.device, done.inode);
+	done.done(done.data, rc);
 }
 
 static void on_migrated(struct engine *engine)
@@ -446,6 +541,42 @@ static void on_migrated(struct engine *engine)
 	if (engine->phase == PHASE_SAVING) {
 		engine->phase = PHASE_QUITTING;
 		engine->events.snapshot_done(engine->events.data);
+	} else if (engine->phase == PHASE_LOADING) {
+		engine->phase = PHASE_RUNNING;
+		if (qmp_send(engine->qmp, "cont", NULL, -1) < 0) {
+			end(engine, "monitor-failed", "it does not take the order to go on");
+			return;
+		}
+		engine->events.running(engine->events.data);
+	} else if (engine->saving.done) {
+		ask_status(engine->loop, engine);
+	}
+}
+
+/* The word that a migration is over comes a moment before the machine may go on. */
+static void on_status(struct engine *engine, const char *status)
+{
+	struct saving *saving = &engine->saving;
+
+	if (!saving->done) {
+		return;
+	}
+	if (strcmp(status, "finish-migrate") != 0) {
+		end_saving(engine, saving->rc);
+	} else if (++saving->asked < STATUS_TRIES) {
+		loop_timer_add(engine->loop, STATUS_STEP_MS, ask_status, engine, &saving->timer);
+	} else {
+		end(engine, "monitor-failed", "it does not come to the end of saving");
+	}
+}
+
+static void on_not_migrated(struct engine *engine, const char *text)
+{
+	if (engine->saving.done) {
+		engine->saving.rc = -EIO;
+		ask_status(engine->loop, engine);
+	} else {
+		end(engine, "monitor-failed", text);
 	}
 }
 
@@ -463,11 +594,20 @@ static void on_qmp(void *data, enum qmp_event event, const char *text)
 	case QMP_MIGRATED:
 		on_migrated(engine);
 		break;
+	case QMP_STATUS:
+		on_status(engine, text);
+		break;
+	case QMP_NOT_MIGRATED:
+		on_not_migrated(engine, text);
+		break;
 	case QMP_FAILED:
 		end(engine, "monitor-failed", text);
 		break;
 	case QMP_GUEST_ENDED:
 		end(engine, "guest-ended", "the guest's kernel stopped");
+		break;
+	case QMP_JOB_READY:
+		/* A machine has no jobs. */
 		break;
 	case QMP_CLOSED:
 		/* The monitor is ending; its exit status tells more. */
@@ -503,7 +643,7 @@ static int describe(struct engine *engine, int qmp_fd, struct err *err)
 
 	add_machine(engine);
 	for (size_t i = 0; rc == 0 && i < engine->config.disk_count; i++) {
-		rc = add_disk(engine, &engine->config.disks[i], err);
+		rc = add_disk(engine, &engine->config.disks[i], &engine->disks[i], err);
 	}
 	if (rc == 0) {
 		rc = add_channels(engine, qmp_fd, err);
@@ -514,7 +654,7 @@ static int describe(struct engine *engine, int qmp_fd, struct err *err)
 	}
 	engine->argv[engine->argc] = NULL;
 	describe_limits(engine);
-	return rc < 0 ? rc : 0;
+	return rc < 0 ? rc : monitor_narrow(&engine->jail, &engine->config, &engine->narrowed, err);
 }
 
 static int start(struct engine *engine, struct err *err)
@@ -560,10 +700,8 @@ int engine_start(const struct engine_config *config, struct loop *loop,
 	int rc;
 
 	ASSERT(config->disk_count <= ENGINE_DISKS_MAX);
-	if (access(QEMU_PATH, X_OK) < 0) {
-		rc = -errno;
-		err_set(err, rc, "no-qemu", "machine monitor: %s: %s", QEMU_PATH, strerror(-rc));
-		err_mend(err, "install it: sudo apt install qemu-system-x86");
+	rc = monitor_check(err);
+	if (rc < 0) {
 		return rc;
 	}
 	engine = calloc(1, sizeof(*engine));
@@ -578,6 +716,7 @@ int engine_start(const struct engine_config *config, struct loop *loop,
 	engine->process.notify_fd = -EBADF;
 	engine->complaint_fd = -EBADF;
 	engine->next_number = 3;
+	engine->next_set = FIRST_LATER_SET;
 	rc = start(engine, err);
 	if (rc < 0) {
 		engine_free(engine);
@@ -611,6 +750,45 @@ int engine_snapshot(struct engine *engine, int devices_fd, struct err *err)
 	return rc < 0 ? err_context(err, rc, "snapshot") : 0;
 }
 
+int engine_save(struct engine *engine, int state_fd, void (*done)(void *data, int rc), void *data,
+		struct err *err)
+{
+	static const struct {
+		const char *name, *arguments;
+	} commands[] = {
+		{"migrate-set-capabilities",
+		 "{\"capabilities\":[{\"capability\":\"x-ignore-shared\",\"state\":false},"
+		 "{\"capability\":\"events\",\"state\":true}]}"},
+		/* By default it holds itself back, for the sake of a network. */
+		{"migrate-set-parameters", "{\"max-bandwidth\":1099511627776}"},
+		{"getfd", "{\"fdname\":\"state\"}"},
+		{"migrate", "{\"uri\":\"fd:state\"}"},
+	};
+	struct stat status;
+	int rc = 0;
+
+	if (engine->phase != PHASE_RUNNING || engine->saving.done) {
+		return err_set(err, -EBUSY, "monitor-busy",
+			       "machine monitor: the machine cannot be saved now");
+	}
+	if (fstat(state_fd, &status) < 0) {
+		return err_context(err, -errno, "saving the machine");
+	}
+	for (size_t i = 0; rc == 0 && i < ARRAY_SIZE(commands); i++) {
+		bool passes = strcmp(commands[i].name, "getfd") == 0;
+
+		rc = qmp_send(engine->qmp, commands[i].name, commands[i].arguments,
+			      passes ? state_fd : -1);
+	}
+	if (rc < 0) {
+		return err_context(err, rc, "saving the machine");
+	}
+	engine->saving = (struct saving){
+		.done = done, .data = data, .device = status.st_dev, .inode = status.st_ino};
+	jail_note_file(&engine->process, status.st_dev, status.st_ino);
+	return 0;
+}
+
 int engine_pause(struct engine *engine, void (*paused)(void *data), void *data, struct err *err)
 {
 	int rc;
@@ -628,6 +806,105 @@ int engine_resume(struct engine *engine, struct err *err)
 	return rc < 0 ? err_context(err, rc, "resuming the machine") : 0;
 }
 
+/* Sends one command of a replacement; arguments as printf(3) has them. */
+static int replace_send(struct engine *engine, int pass_fd, const char *command, const char *format,
+			...) __attribute__((format(printf, 4, 5)));
+
+static int replace_send(struct engine *engine, int pass_fd, const char *command, const char *format,
+			...)
+{
+	char text[DISK_TEXT_MAX + 64];
+	va_list args;
+	int length, rc;
+
+	va_start(args, format);
+	length = vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	ASSERT(length > 0 && (size_t)length < sizeof(text));
+	rc = qmp_send(engine->qmp, command, text, pass_fd);
+	if (rc == 0) {
+		engine->replacement.pending++;
+	}
+	return rc;
+}
+
+/*
+ * All goes out at once. Below the disk's own node, which the guest's device holds, the new node
+ * takes the place of the old one. The old one goes with everything below it, and so do the
+ * duplicates of its descriptors; the descriptors themselves go with their sets.
+ */
+static int send_replacement(struct engine *engine, const struct engine_disk *disk, struct err *err)
+{
+	struct replacement *replacement = &engine->replacement;
+	const struct disk_state *old = replacement->disk;
+	struct disk_state *next = &replacement->next;
+	char node[DISK_NODE_MAX], old_node[DISK_NODE_MAX], text[DISK_TEXT_MAX];
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < disk->layer_count; i++) {
+		rc = note_layer(next, disk->layers[i].fd, engine->next_set++);
+		if (rc == 0) {
+			rc = replace_send(engine, disk->layers[i].fd, "add-fd", "{\"fdset-id\":%d}",
+					  next->sets[i]);
+		}
+	}
+	print_node(disk, next->generation, node);
+	print_node(disk, old->generation, old_node);
+	disk_describe(disk, node, next->sets, text);
+	if (rc == 0) {
+		rc = replace_send(engine, -1, "blockdev-add", "%s", text);
+	}
+	disk_describe_top(disk, node, text);
+	if (rc == 0) {
+		rc = replace_send(engine, -1, "blockdev-reopen", "{\"options\":[%s]}", text);
+	}
+	if (rc == 0) {
+		rc = replace_send(engine, -1, "blockdev-del", "{\"node-name\":\"%s\"}", old_node);
+	}
+	for (size_t i = 0; rc == 0 && i < old->set_count; i++) {
+		rc = replace_send(engine, -1, "remove-fd", "{\"fdset-id\":%d}", old->sets[i]);
+	}
+	return rc < 0 ? err_context(err, rc, "disk %s", disk->serial) : 0;
+}
+
+int engine_replace_disk(struct engine *engine, const struct engine_disk *disk,
+			void (*done)(void *data), void *data, struct err *err)
+{
+	struct engine_disk next;
+	size_t at = 0;
+	int rc;
+
+	ASSERT(disk->layer_count <= ENGINE_LAYERS_MAX);
+	while (at < engine->config.disk_count &&
+	       strcmp(engine->config.disks[at].serial, disk->serial) != 0) {
+		at++;
+	}
+	ASSERT(at < engine->config.disk_count && engine->config.disks[at].replaceable);
+	if (engine->phase != PHASE_RUNNING) {
+		return err_set(err, -EPROTO, "monitor-failed",
+			       "machine monitor: the machine does not run");
+	}
+	if (engine->replacement.disk) {
+		return err_set(err, -EBUSY, "monitor-busy",
+			       "machine monitor: a disk is being replaced already");
+	}
+	next = engine->config.disks[at];
+	memcpy(next.layers, disk->layers, sizeof(next.layers));
+	next.layer_count = disk->layer_count;
+	engine->replacement = (struct replacement){
+		.disk = &engine->disks[at],
+		.next = {.generation = engine->disks[at].generation + 1},
+		.done = done,
+		.data = data,
+	};
+	rc = send_replacement(engine, &next, err);
+	if (rc < 0) {
+		/* What has been sent already is answered to nobody. */
+		engine->replacement = (struct replacement){0};
+	}
+	return rc;
+}
+
 const struct jail *engine_jail(const struct engine *engine)
 {
 	return &engine->jail;
@@ -636,36 +913,6 @@ const struct jail *engine_jail(const struct engine *engine)
 const struct jail_process *engine_process(const struct engine *engine)
 {
 	return &engine->process;
-}
-
-int engine_identity(char **ret_text, struct err *err)
-{
-	_cleanup_free_ char *text = NULL;
-	size_t size;
-	FILE *out = open_memstream(&text, &size);
-
-	if (!out) {
-		return err_context(err, -ENOMEM, "machine monitor");
-	}
-	for (size_t i = 0; i < ARRAY_SIZE(firmware_files) + 2; i++) {
-		const char *path = i == 0   ? QEMU_PATH
-				   : i == 1 ? QEMU_TCG_MODULE
-					    : firmware_files[i - 2].host_path;
-		struct stat status = {0};
-
-		if (stat(path, &status) < 0) {
-			status.st_size = -1;
-		}
-		fprintf(out, "monitor=%s %llx %lld %lld.%09ld %lld.%09ld\n", path,
-			(unsigned long long)status.st_ino, (long long)status.st_size,
-			(long long)status.st_mtim.tv_sec, status.st_mtim.tv_nsec,
-			(long long)status.st_ctim.tv_sec, status.st_ctim.tv_nsec);
-	}
-	if (fclose(out) != 0) {
-		return err_context(err, -ENOMEM, "machine monitor");
-	}
-	*ret_text = TAKE_PTR(text);
-	return 0;
 }
 
 void engine_free(struct engine *engine)
@@ -681,5 +928,6 @@ void engine_free(struct engine *engine)
 	}
 	close_fd(&engine->complaint_fd);
 	jail_clear(&engine->jail);
+	free(engine->narrowed);
 	free(engine);
 }

@@ -17,8 +17,11 @@
 
 /* The answers and events that we ask for are a few hundred bytes each. */
 #define LINE_MAX_BYTES 65536
-/* Commands under way; a snapshot sends four at once. */
-#define PENDING_MAX 8
+/* Commands under way. Replacing a disk sends most at once: one for each layer, old and new, and
+ * three. */
+#define PENDING_MAX 32
+/* The longest command describes ten layers of a disk, some hundred bytes each. */
+#define COMMAND_BYTES_MAX 4096
 
 struct qmp {
 	int fd;
@@ -40,8 +43,9 @@ static void fail(struct qmp *qmp, const char *why)
 	qmp->callback(qmp->data, QMP_FAILED, why);
 }
 
-static void on_return(struct qmp *qmp)
+static void on_return(struct qmp *qmp, const struct json *value)
 {
+	const char *status = json_get_string(value, "status");
 	const char *name;
 
 	if (qmp->pending_count == 0) {
@@ -50,7 +54,9 @@ static void on_return(struct qmp *qmp)
 	}
 	name = qmp->pending[0];
 	memmove(qmp->pending, qmp->pending + 1, sizeof(qmp->pending[0]) * --qmp->pending_count);
-	if (strcmp(name, "qmp_capabilities") != 0) {
+	if (strcmp(name, "query-status") == 0) {
+		qmp->callback(qmp->data, QMP_STATUS, status ? status : "");
+	} else if (strcmp(name, "qmp_capabilities") != 0) {
 		qmp->callback(qmp->data, QMP_DONE, name);
 	}
 }
@@ -63,8 +69,13 @@ static void on_event(struct qmp *qmp, const char *event, const struct json *data
 		if (strcmp(status, "completed") == 0) {
 			qmp->callback(qmp->data, QMP_MIGRATED, "migration");
 		} else if (strcmp(status, "failed") == 0) {
-			fail(qmp, "the machine's state could not be saved or loaded");
+			qmp->callback(qmp->data, QMP_NOT_MIGRATED,
+				      "the machine's state could not be saved or loaded");
 		}
+	} else if (strcmp(event, "BLOCK_JOB_READY") == 0) {
+		qmp->callback(qmp->data, QMP_JOB_READY, event);
+	} else if (strcmp(event, "BLOCK_JOB_COMPLETED") == 0 && json_get_string(data, "error")) {
+		fail(qmp, json_get_string(data, "error"));
 	} else if (strcmp(event, "SHUTDOWN") == 0 || strcmp(event, "RESET") == 0 ||
 		   strcmp(event, "GUEST_PANICKED") == 0) {
 		qmp->callback(qmp->data, QMP_GUEST_ENDED, event);
@@ -96,7 +107,7 @@ static void on_line(struct qmp *qmp, const char *line, size_t size)
 	} else if (event) {
 		on_event(qmp, event, json_get_child(message, "data"));
 	} else if (json_get_child(message, "return")) {
-		on_return(qmp);
+		on_return(qmp, json_get_child(message, "return"));
 	}
 }
 
@@ -187,7 +198,7 @@ void qmp_free(struct qmp *qmp)
 int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_fd)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};
-	char text[1024];
+	char text[COMMAND_BYTES_MAX];
 	struct iovec bytes = {.iov_base = text};
 	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
 	int length = snprintf(text, sizeof(text), "{\"execute\":\"%s\"%s%s}\n", name,

@@ -21,8 +21,14 @@ enum qmp_event {
 	QMP_DONE,
 	/* A migration, in or out, has completed. */
 	QMP_MIGRATED,
-	/* A command or a migration has failed, or the monitor broke the protocol; text says how. */
+	/* The answer to query-status: text is the word for what the machine does. */
+	QMP_STATUS,
+	/* A migration has failed; text says so. */
+	QMP_NOT_MIGRATED,
+	/* A command has failed, or the monitor broke the protocol; text says how. */
 	QMP_FAILED,
+	/* A block job has copied all that there was to copy (merge.c). */
+	QMP_JOB_READY,
 	/* The guest was reset, shut down or panicked; text is the event's name. */
 	QMP_GUEST_ENDED,
 	/* The connection has closed. */

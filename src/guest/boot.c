@@ -32,8 +32,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "guest/device.h"
 #include "guest/machine.h"
 #include "guest/warm.h"
+#include "wire/net.h"
 
 /* The initramfs holds about ten. */
 #define MODULES_MAX 64
@@ -44,6 +46,8 @@
 #define RUN_DIRECTORY "/run/box"
 #define BOOT_ID_PATH "/proc/sys/kernel/random/boot_id"
 #define MACHINE_ID_PATH "/etc/machine-id"
+#define PORTS_CLASS "/sys/class/virtio-ports"
+#define RESOLVER_PATH "/etc/resolv.conf"
 
 static int make_directory(const char *path, mode_t mode)
 {
@@ -134,54 +138,6 @@ static int load_modules(struct err *err)
 
 /* ---- Devices ---- */
 
-/* Reads a short sysfs attribute; without the newline at its end. False when there is none. */
-static bool read_attribute(const char *directory, const char *device, const char *attribute,
-			   char *out, size_t size)
-{
-	_cleanup_close_ int fd = -EBADF;
-	char path[512];
-	ssize_t got;
-
-	snprintf(path, sizeof(path), "%s/%s/%s", directory, device, attribute);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0) {
-		return false;
-	}
-	got = read_full(fd, out, size - 1);
-	if (got < 0) {
-		return false;
-	}
-	if (got > 0 && out[got - 1] == '\n') {
-		got--;
-	}
-	out[got] = '\0';
-	return true;
-}
-
-/* Finds the device below a sysfs class whose attribute has the value, as /dev/NAME. */
-static bool find_device(const char *directory, const char *attribute, const char *value,
-			char *ret_path, size_t size)
-{
-	DIR *stream = opendir(directory);
-	bool found = false;
-	struct dirent *entry;
-
-	while (stream && !found && (entry = readdir(stream))) {
-		char text[128];
-
-		if (entry->d_name[0] != '.' && strlen(entry->d_name) < size - strlen("/dev/") &&
-		    read_attribute(directory, entry->d_name, attribute, text, sizeof(text)) &&
-		    strcmp(text, value) == 0) {
-			snprintf(ret_path, size, "/dev/%s", entry->d_name);
-			found = true;
-		}
-	}
-	if (stream) {
-		closedir(stream);
-	}
-	return found;
-}
-
 /*
  * Waits until the device is there. Short sleeps rather than uevents: the drivers are loaded, so it
  * is a matter of milliseconds, once per boot.
@@ -191,7 +147,7 @@ static int await_device(const char *directory, const char *attribute, const char
 {
 	uint64_t end = clock_monotonic_ns() + DEVICES_TIMEOUT_MS * UINT64_C(1000000);
 
-	while (!find_device(directory, attribute, value, ret_path, size)) {
+	while (!device_find(directory, attribute, value, ret_path, size)) {
 		if (clock_monotonic_ns() >= end) {
 			return -ENODEV;
 		}
@@ -203,8 +159,7 @@ static int await_device(const char *directory, const char *attribute, const char
 static int open_port(struct machine *machine, struct err *err)
 {
 	char path[32];
-	int rc = await_device("/sys/class/virtio-ports", "name", WIRE_CTL_PORT_NAME, path,
-			      sizeof(path));
+	int rc = await_device(PORTS_CLASS, "name", WIRE_CTL_PORT_NAME, path, sizeof(path));
 
 	if (rc < 0) {
 		return err_set(err, rc, "no-port", "this machine has no port named %s",
@@ -221,7 +176,7 @@ static int open_port(struct machine *machine, struct err *err)
 /* The data disk is optional, and there when the root disk is. */
 static void open_data(struct machine *machine)
 {
-	if (!find_device("/sys/block", "serial", "data", machine->data_path,
+	if (!device_find("/sys/block", "serial", "data", machine->data_path,
 			 sizeof(machine->data_path))) {
 		return;
 	}
@@ -385,8 +340,8 @@ static int cover_ids(struct machine *machine, struct err *err)
 
 static int open_inside(struct machine *machine, struct err *err)
 {
-	if (!read_attribute("/proc/sys/kernel", "random", "boot_id", machine->boot_id,
-			    sizeof(machine->boot_id)) ||
+	if (!device_attribute("/proc/sys/kernel", "random", "boot_id", machine->boot_id,
+			      sizeof(machine->boot_id)) ||
 	    uname(&machine->uts) < 0) {
 		return err_set(err, -errno, "boot", "cannot read the kernel's boot_id: %s",
 			       strerrordesc_np(errno));
@@ -398,6 +353,93 @@ static int open_inside(struct machine *machine, struct err *err)
 	}
 	machine->cgroup_fd = open("/sys/fs/cgroup", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return cover_ids(machine, err);
+}
+
+/* ---- Network ---- */
+
+/* Whether each port of the console device has been told its name. */
+static bool ports_named(void)
+{
+	DIR *stream = opendir(PORTS_CLASS);
+	struct dirent *entry;
+	bool named = true;
+
+	while (stream && named && (entry = readdir(stream))) {
+		char text[128];
+
+		named = entry->d_name[0] == '.' ||
+			device_attribute(PORTS_CLASS, entry->d_name, "name", text, sizeof(text));
+	}
+	if (stream) {
+		closedir(stream);
+	}
+	return named;
+}
+
+/*
+ * Finds the port box.net if this machine has one. The monitor tells of all ports before it names
+ * one of them, and the control port has its name; so it is here, and only its name may not be.
+ */
+static void find_net(struct machine *machine)
+{
+	uint64_t end = clock_monotonic_ns() + DEVICES_TIMEOUT_MS * UINT64_C(1000000);
+
+	while (!ports_named() && clock_monotonic_ns() < end) {
+		nanosleep(&(struct timespec){.tv_nsec = DEVICES_POLL_NS}, NULL);
+	}
+	if (!device_find(PORTS_CLASS, "name", NET_PORT_NAME, machine->net_path,
+			 sizeof(machine->net_path))) {
+		machine->net_path[0] = '\0';
+	}
+}
+
+/*
+ * Says in /etc/resolv.conf whom to ask. In an image it is often a link to a file on /run that a
+ * daemon would make, and the directory is made for that. An image without /etc has no use for it.
+ */
+static int cover_resolver(const char *text, struct err *err)
+{
+	_cleanup_close_ int file_fd = -EBADF, target_fd = -EBADF;
+	char link[256];
+	ssize_t size = readlink(RESOLVER_PATH, link, sizeof(link) - 1);
+	int rc;
+
+	if (size > 0) {
+		link[size] = '\0';
+		for (char *slash = strchr(link + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+			_cleanup_close_ int etc_fd = open("/etc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+			*slash = '\0';
+			/* One that cannot be made shows below. */
+			(void)mkdirat(etc_fd, link, 0755);
+			*slash = '/';
+		}
+	}
+	target_fd = open(RESOLVER_PATH, O_RDONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0644);
+	if (target_fd < 0) {
+		return 0;
+	}
+	file_fd = cover(RUN_DIRECTORY "/resolv.conf", RESOLVER_PATH, err);
+	if (file_fd < 0) {
+		return file_fd;
+	}
+	rc = fchmod(file_fd, 0644) < 0 ? -errno : write_full(file_fd, text, strlen(text));
+	return rc < 0 ? err_set(err, rc, "boot", "cannot write %s: %s", RESOLVER_PATH,
+				strerrordesc_np(-rc))
+		      : 0;
+}
+
+static int boot_net(struct machine *machine, struct err *err)
+{
+	int rc;
+
+	bring_up_loopback();
+	find_net(machine);
+	rc = cover_resolver(machine->net_path[0] != '\0' ? NET_RESOLVER : NET_NO_RESOLVER, err);
+	if (rc == 0 && machine->net_path[0] != '\0') {
+		rc = net_boot(&machine->net, err);
+	}
+	return rc;
 }
 
 /* Everything that the host can be told about once the control port is open. */
@@ -419,10 +461,7 @@ static int boot_root(struct machine *machine, struct err *err)
 	if (rc == 0) {
 		rc = open_inside(machine, err);
 	}
-	if (rc == 0) {
-		bring_up_loopback();
-	}
-	return rc;
+	return rc == 0 ? boot_net(machine, err) : rc;
 }
 
 int machine_boot(struct machine *machine, struct err *err)
@@ -439,9 +478,11 @@ int machine_boot(struct machine *machine, struct err *err)
 		.port_fd = -EBADF,
 		.random_fd = -EBADF,
 		.data_fd = -EBADF,
+		.frozen_fd = -EBADF,
 		.machine_id_fd = -EBADF,
 		.boot_id_fd = -EBADF,
 		.cgroup_fd = -EBADF,
+		.net = NET_NONE,
 	};
 	reboot(RB_DISABLE_CAD);
 	rc = mount_points(early, ARRAY_SIZE(early), err);

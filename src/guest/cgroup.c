@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,7 +10,13 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/io.h"
+
+/* How long a process may wait for a disk before it stands still. The host waits longer. */
+#define FREEZE_MAX_MS 5000u
+/* Standing still takes a process one turn of the scheduler. */
+#define FREEZE_STEP_MS 1
 
 void cgroups_init(struct cgroups *groups, int root_fd)
 {
@@ -19,14 +26,19 @@ void cgroups_init(struct cgroups *groups, int root_fd)
 	}
 }
 
-/* Whether no process is in the group (cgroup-v2.rst, cgroup.events). */
-static bool is_empty(const struct cgroup *group)
+/* Whether the group's events say so (cgroup-v2.rst, cgroup.events). */
+static bool has_event(const struct cgroup *group, const char *event)
 {
 	_cleanup_close_ int fd = openat(group->fd, "cgroup.events", O_RDONLY | O_CLOEXEC);
 	char text[128] = "";
 
-	return fd >= 0 && read_full(fd, text, sizeof(text) - 1) > 0 &&
-	       strstr(text, "populated 0") != NULL;
+	return fd >= 0 && read_full(fd, text, sizeof(text) - 1) > 0 && strstr(text, event) != NULL;
+}
+
+/* Whether no process is in the group. */
+static bool is_empty(const struct cgroup *group)
+{
+	return has_event(group, "populated 0");
 }
 
 static int find_state(const struct cgroups *groups, enum cgroup_state state)
@@ -111,6 +123,62 @@ int cgroups_kill(struct cgroups *groups, int index)
 	}
 	fd = openat(groups->table[index].fd, "cgroup.kill", O_WRONLY | O_CLOEXEC);
 	return fd < 0 ? -errno : write_full(fd, "1", 1);
+}
+
+static bool may_have_processes(const struct cgroup *group)
+{
+	return group->state == CGROUP_USED || group->state == CGROUP_ASIDE;
+}
+
+static int set_frozen(const struct cgroup *group, const char *value)
+{
+	_cleanup_close_ int fd = openat(group->fd, "cgroup.freeze", O_WRONLY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : write_full(fd, value, 1);
+}
+
+static bool all_stand_still(const struct cgroups *groups)
+{
+	for (int i = 0; i < CGROUPS_MAX; i++) {
+		const struct cgroup *group = &groups->table[i];
+
+		if (may_have_processes(group) && !has_event(group, "frozen 1")) {
+			return false;
+		}
+	}
+	return true;
+}
+
+int cgroups_freeze(struct cgroups *groups)
+{
+	uint64_t end_ns = clock_monotonic_ns() + FREEZE_MAX_MS * UINT64_C(1000000);
+	int rc = 0;
+
+	for (int i = 0; rc == 0 && i < CGROUPS_MAX; i++) {
+		if (may_have_processes(&groups->table[i])) {
+			rc = set_frozen(&groups->table[i], "1");
+		}
+	}
+	while (rc == 0 && !all_stand_still(groups)) {
+		if (clock_monotonic_ns() >= end_ns) {
+			rc = -ETIMEDOUT;
+		}
+		poll(NULL, 0, FREEZE_STEP_MS);
+	}
+	if (rc < 0) {
+		cgroups_thaw(groups);
+	}
+	return rc;
+}
+
+void cgroups_thaw(struct cgroups *groups)
+{
+	for (int i = 0; i < CGROUPS_MAX; i++) {
+		if (may_have_processes(&groups->table[i])) {
+			/* The group may have been removed from inside; nothing is in it then. */
+			(void)set_frozen(&groups->table[i], "0");
+		}
+	}
 }
 
 void cgroups_release(struct cgroups *groups, int index)

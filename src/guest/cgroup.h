@@ -48,6 +48,14 @@ int cgroups_fd(const struct cgroups *groups, int index);
 /* Kills all processes of a group. Returns 0 or a negative errno; -ENOENT for index -1. */
 int cgroups_kill(struct cgroups *groups, int index);
 
+/*
+ * Stops every process of every group that was taken, where it is and unseen by it (cgroup-v2.rst,
+ * cgroup.freeze), and waits until they stand still. Returns 0, -ETIMEDOUT when one waits for
+ * something else for too long, or another negative errno; then all go on. cgroups_thaw lets them.
+ */
+int cgroups_freeze(struct cgroups *groups);
+void cgroups_thaw(struct cgroups *groups);
+
 /* Gives a group back. -1 is allowed. */
 void cgroups_release(struct cgroups *groups, int index);
 

@@ -55,6 +55,7 @@ void exec_init(struct exec_context *context, const char *passwd_path, const char
 	context->passwd_path = passwd_path;
 	context->group_path = group_path;
 	context->null_fd = -EBADF;
+	context->self_fd = -EBADF;
 	for (size_t i = 0; i < ARRAY_SIZE(context->spare); i++) {
 		context->spare[i][0] = -EBADF;
 		context->spare[i][1] = -EBADF;
@@ -63,6 +64,11 @@ void exec_init(struct exec_context *context, const char *passwd_path, const char
 
 int exec_prepare(struct exec_context *context)
 {
+	if (context->self_fd < 0) {
+		/* Without it only commands of WIRE_EXEC_SELF fail, with the errno of execveat(2).
+		 */
+		context->self_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	}
 	if (context->null_fd < 0) {
 		context->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 		if (context->null_fd < 0) {
@@ -91,6 +97,7 @@ int exec_prepare(struct exec_context *context)
 void exec_close(struct exec_context *context)
 {
 	close_fd(&context->null_fd);
+	close_fd(&context->self_fd);
 	for (size_t i = 0; i < ARRAY_SIZE(context->spare); i++) {
 		close_fd(&context->spare[i][0]);
 		close_fd(&context->spare[i][1]);
@@ -161,6 +168,13 @@ CHILD_CODE static int search_and_execute(struct child *child)
 	return result;
 }
 
+/* The descriptor may be close-on-exec: only a script would need it once more. */
+CHILD_CODE static int execute_self(const struct exec_context *context)
+{
+	syscall(SYS_execveat, context->self_fd, "", context->argv, context->envp, AT_EMPTY_PATH);
+	return errno;
+}
+
 CHILD_CODE static bool take_descriptors(const struct child *child)
 {
 	bool terminal = child->exec->flags & WIRE_EXEC_TERMINAL;
@@ -222,7 +236,8 @@ CHILD_CODE static int child_try(struct child *child)
 	if (sigprocmask(SIG_SETMASK, &none, NULL) < 0) {
 		return errno;
 	}
-	return search_and_execute(child);
+	return child->exec->flags & WIRE_EXEC_SELF ? execute_self(child->context)
+						   : search_and_execute(child);
 }
 
 CHILD_CODE static void child_main(void *data)

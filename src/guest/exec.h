@@ -25,6 +25,8 @@ struct exec_context {
 	const char *passwd_path;
 	const char *group_path;
 	int null_fd;
+	/* Our own program, for WIRE_EXEC_SELF: /proc/1/exe is closed to the users of commands. */
+	int self_fd;
 	/* Pipes made ahead: stdin, stdout, stderr; [0] is the read end. */
 	int spare[3][2];
 	/* The caller decodes an EXEC into these. */

@@ -2,10 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -133,29 +136,124 @@ static int unmount_data(struct machine *machine)
 	return 0;
 }
 
-int machine_freeze(void *data, struct err *err)
+/* Ends every other process, then unmounts /data. code is the error's. */
+static int come_to_rest(struct machine *machine, const char *code, struct err *err)
 {
-	struct machine *machine = data;
 	int rc = end_processes(SIGKILL, KILL_MS);
 
 	if (rc < 0) {
-		return err_set(err, rc, "freeze", "processes could not be killed");
+		return err_set(err, rc, code, "processes could not be killed");
 	}
+	net_stop(&machine->net);
+	net_forget_names(&machine->net);
 	rc = unmount_data(machine);
 	if (rc < 0) {
-		return err_set(err, rc, "freeze", "/data cannot be unmounted: it is in use");
+		return err_set(err, rc, code, "/data cannot be unmounted: it is in use");
 	}
-	sync();
 	return 0;
 }
 
-void machine_shutdown(void *data, bool root_too)
+int machine_freeze(void *data, struct err *err)
+{
+	int rc = come_to_rest(data, "freeze", err);
+
+	if (rc == 0) {
+		sync();
+	}
+	return rc;
+}
+
+int machine_start_net(struct machine *machine, struct err *err)
+{
+	_cleanup_close_ int port_fd = -EBADF;
+
+	if (machine->net_path[0] == '\0') {
+		return 0;
+	}
+	net_stop(&machine->net);
+	port_fd = open(machine->net_path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	if (port_fd < 0) {
+		return err_set(err, -errno, "network", "cannot open %s: %s", machine->net_path,
+			       strerrordesc_np(errno));
+	}
+	return net_start(&machine->net, port_fd, NULL, err);
+}
+
+int machine_detach(void *data, struct err *err)
 {
 	struct machine *machine = data;
+	int rc = come_to_rest(machine, "detach", err);
+
+	/* The last blocks of an unmount are written without a flush of the disk's cache. Then what
+	 * is cached of the disk is forgotten: its place may be taken by another. */
+	if (rc == 0 && machine->data_fd >= 0 &&
+	    (fsync(machine->data_fd) < 0 || ioctl(machine->data_fd, BLKFLSBUF, 0) < 0)) {
+		rc = err_set(err, -errno, "detach", "cannot write %s: %s", machine->data_path,
+			     strerrordesc_np(errno));
+	}
+	return rc == 0 ? machine_start_net(machine, err) : rc;
+}
+
+/* Writes what is cached of /data. What cannot be written is told here or never: an unmount
+ * says nothing of it. */
+static int sync_data(const struct machine *machine)
+{
+	_cleanup_close_ int fd = -EBADF;
+
+	if (!machine->data_mounted) {
+		return 0;
+	}
+	fd = open("/data", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 || syncfs(fd) < 0 ? -errno : 0;
+}
+
+int machine_pause(void *data)
+{
+	struct machine *machine = data;
+	_cleanup_close_ int fd = -EBADF;
+	struct stat mounted, disk;
+
+	if (!machine->data_mounted) {
+		return 0;
+	}
+	fd = open("/data", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &mounted) < 0 || fstat(machine->data_fd, &disk) < 0) {
+		return -errno;
+	}
+	if (mounted.st_dev != disk.st_rdev) {
+		/* Somebody has mounted something over it or taken it away; the disk is not in
+		 * sight.
+		 */
+		return -EBUSY;
+	}
+	if (ioctl(fd, FIFREEZE, 0) < 0) {
+		return -errno;
+	}
+	machine->frozen_fd = TAKE_FD(fd);
+	return 0;
+}
+
+void machine_resume(void *data)
+{
+	struct machine *machine = data;
+
+	/* Root inside may have been faster; then it is what we want. */
+	if (machine->frozen_fd >= 0 && ioctl(machine->frozen_fd, FITHAW, 0) < 0 &&
+	    errno != EINVAL) {
+		machine_say("/data cannot be thawed");
+	}
+	close_fd(&machine->frozen_fd);
+}
+
+int machine_shutdown(void *data, bool root_too, struct err *err)
+{
+	struct machine *machine = data;
+	int rc;
 
 	if (end_processes(SIGTERM, GRACE_MS) < 0) {
 		end_processes(SIGKILL, KILL_MS);
 	}
+	rc = sync_data(machine);
 	if (unmount_data(machine) < 0) {
 		machine_say("/data is in use; it is made read-only");
 		sync();
@@ -163,7 +261,9 @@ void machine_shutdown(void *data, bool root_too)
 	}
 	if (machine->data_fd >= 0) {
 		/* The last blocks of an unmount are written without a flush of the disk's cache. */
-		fsync(machine->data_fd);
+		if (fsync(machine->data_fd) < 0 && rc == 0) {
+			rc = -errno;
+		}
 	}
 	if (root_too) {
 		sync();
@@ -173,6 +273,7 @@ void machine_shutdown(void *data, bool root_too)
 			machine_say("the root cannot be made read-only; it was synced");
 		}
 	}
+	return rc < 0 ? err_set(err, rc, "data", "not all of /data could be written") : 0;
 }
 
 void machine_power_off(void)

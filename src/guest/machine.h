@@ -9,6 +9,7 @@
 #include <sys/utsname.h>
 
 #include "base/err.h"
+#include "guest/net.h"
 #include "wire/ctl.h"
 
 /*
@@ -29,10 +30,15 @@ struct machine {
 	int boot_id_fd;
 	/* The mounted cgroup2. */
 	int cgroup_fd;
+	/* The port box.net, such as /dev/vport1p2, or empty: the machine has no network. */
+	char net_path[32];
+	struct net net;
 	struct utsname uts;
 	/* The kernel's own, as text. */
 	char boot_id[40];
 	bool data_mounted;
+	/* /data while it is frozen, otherwise -EBADF: an open one could not be unmounted. */
+	int frozen_fd;
 	bool root_readonly;
 	bool tmp_mounted;
 	/* Why the machine is not usable, told in answer to SETUP; empty when all is well. */
@@ -50,7 +56,19 @@ int machine_boot(struct machine *machine, struct err *err);
 int machine_setup(void *data, const struct wire_setup *setup, struct wire_ready *ret_ready,
 		  struct err *err);
 int machine_freeze(void *data, struct err *err);
-void machine_shutdown(void *data, bool root_too);
+int machine_attach(void *data, struct err *err);
+int machine_detach(void *data, struct err *err);
+int machine_pause(void *data);
+void machine_resume(void *data);
+void machine_step_clock(void *data, int64_t step_ns);
+int machine_shutdown(void *data, bool root_too, struct err *err);
+
+/*
+ * Starts the network's agent if the machine has the port for it: for SETUP, and for DETACH, so that
+ * whoever takes a machine from the pool finds it running. In a copy of a paused machine there is
+ * one, of the life before, and it is ended. Returns 0 or a negative errno with err filled.
+ */
+int machine_start_net(struct machine *machine, struct err *err);
 
 /* Writes "box-guest: text" to the console. */
 void machine_say(const char *text);

@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/reboot.h>
@@ -20,7 +21,11 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "guest/apply.h"
+#include "guest/copy.h"
+#include "guest/diff.h"
 #include "guest/machine.h"
+#include "guest/same.h"
 #include "guest/session.h"
 #include "guest/warm.h"
 
@@ -89,6 +94,11 @@ static int serve(struct machine *machine, struct err *err)
 	const struct session_hooks hooks = {
 		.setup = machine_setup,
 		.freeze = machine_freeze,
+		.attach = machine_attach,
+		.detach = machine_detach,
+		.pause = machine_pause,
+		.resume = machine_resume,
+		.step_clock = machine_step_clock,
 		.shutdown = machine_shutdown,
 		.data = machine,
 	};
@@ -98,6 +108,7 @@ static int serve(struct machine *machine, struct err *err)
 		.passwd_path = "/etc/passwd",
 		.group_path = "/etc/group",
 		.absence_ms = ABSENCE_MS,
+		.pause_max_ms = WIRE_PAUSE_MAX_MS,
 		.hooks = &hooks,
 	};
 	_cleanup_(session_freep) struct session *session = NULL;
@@ -109,6 +120,44 @@ static int serve(struct machine *machine, struct err *err)
 	return session_run(session, err);
 }
 
+/* "box-sync": everything that was written to /data goes to its disk. */
+static int sync_main(int argc, char **argv)
+{
+	_cleanup_close_ int fd = open("/data", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	(void)argc;
+	(void)argv;
+	return fd >= 0 && syncfs(fd) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* What else this program is, for WIRE_EXEC_SELF: argv[0] says as what it runs. */
+static const struct applet {
+	const char *name;
+	int (*run)(int argc, char **argv);
+} applets[] = {
+	{"box-apply", apply_main}, {"box-copy-in", copy_in_main}, {"box-copy-out", copy_out_main},
+	{"box-diff", diff_main},   {"box-same", same_main},	  {"box-sync", sync_main},
+};
+
+/* Not as process 1: runs the applet, if argv names one. Returns the exit code. */
+static int run_applet(int argc, char **argv)
+{
+	for (size_t i = 0; argc > 0 && i < ARRAY_SIZE(applets); i++) {
+		if (applets[i].name && strcmp(argv[0], applets[i].name) == 0) {
+			/* The kernel has named it after a descriptor's number. */
+			prctl(PR_SET_NAME, applets[i].name, 0, 0, 0);
+			return applets[i].run(argc, argv);
+		}
+	}
+	if (argc == 2 && strcmp(argv[1], WARM_ARGUMENT) == 0) {
+		return EXIT_SUCCESS;
+	}
+	fputs("box-guest: this is the first process of a sandbox machine; it does nothing "
+	      "elsewhere\n",
+	      stderr);
+	return EXIT_FAILURE;
+}
+
 int main(int argc, char **argv)
 {
 	struct rlimit files = {.rlim_cur = FILES_SOFT, .rlim_max = FILES_HARD};
@@ -117,13 +166,7 @@ int main(int argc, char **argv)
 	int rc;
 
 	if (getpid() != 1) {
-		if (argc == 2 && strcmp(argv[1], WARM_ARGUMENT) == 0) {
-			return EXIT_SUCCESS;
-		}
-		fputs("box-guest: this is the first process of a sandbox machine; it does nothing "
-		      "elsewhere\n",
-		      stderr);
-		return EXIT_FAILURE;
+		return run_applet(argc, argv);
 	}
 	umask(022);
 	set_signals();

@@ -10,9 +10,13 @@
  * function that runs for the first time is translated first, and this way the first command needs
  * no calls to register and remove its descriptors.
  *
- * What may never happen: that the port is waited for while a command runs, that a frame is lost,
- * that anything is allocated after session_new, that a message of the host is acted upon in a
- * state in which wire/ctl.h does not list it.
+ * Paused, nothing is put in the outbox but PAUSED, and no stream is looked at: what a command has
+ * written waits in its pipe. A copy of the machine begins there with another host's end, and keeps
+ * still until that has sent SETUP.
+ *
+ * What may never happen: that the port is waited for while a command runs, that a frame is lost
+ * (other than an answer to TIME that nobody reads), that anything is allocated after session_new,
+ * that a message of the host is acted upon in a state in which wire/ctl.h does not list it.
  */
 #include "guest/session.h"
 
@@ -52,6 +56,7 @@ enum session_state {
 	STATE_GREETED = 1u << 1,
 	STATE_RUNNING = 1u << 2,
 	STATE_GOING_DOWN = 1u << 3,
+	STATE_PAUSED = 1u << 4,
 };
 
 struct session {
@@ -64,6 +69,15 @@ struct session {
 	uint64_t farewell_ns;
 	/* Since when the host's end has been away, or 0. */
 	uint64_t absent_ns;
+	/* /data was mounted, and the host is still to hear of it. */
+	bool attached_due;
+	/* Of a pause: since when, whether its answer is still to be put and with which errno,
+	 * whether the commands were stopped, and whether HELLO came in it. */
+	uint64_t paused_ns;
+	bool paused_due;
+	uint32_t paused_error;
+	bool commands_stopped;
+	bool new_life;
 	struct err *err;
 
 	/* Slots from this one on are free. */
@@ -232,8 +246,43 @@ static int on_hello(struct session *session, const struct wire_frame *frame)
 		return say_error(session, -EPROTO,
 				 "the host and this machine's box-guest are of different versions");
 	}
+	session->new_life = session->state == STATE_PAUSED;
 	session->state = STATE_GREETED;
 	return rc;
+}
+
+/* Paused, or a new life of what was paused that was not set up, or not yet. */
+static bool keeps_still(const struct session *session)
+{
+	return session->state == STATE_PAUSED || session->new_life;
+}
+
+/* What was paused goes on. */
+static void end_pause(struct session *session)
+{
+	const struct session_hooks *hooks = session->config.hooks;
+
+	hooks->resume(hooks->data);
+	if (session->commands_stopped) {
+		cgroups_thaw(&session->cgroups);
+	}
+	session->commands_stopped = false;
+	session->new_life = false;
+	session->state = STATE_RUNNING;
+}
+
+/* A copy of a paused machine: commands go on for another host's end, which has no connections. */
+static void take_streams_over(struct session *session)
+{
+	for (unsigned i = 0; i < session->stream_end; i++) {
+		struct stream *stream = &session->streams[i];
+
+		if (stream->number != 0 && stream->kind == STREAM_TCP) {
+			stream_release(stream);
+		} else if (stream->number != 0) {
+			stream_take_over(stream);
+		}
+	}
 }
 
 static int on_setup(struct session *session, const struct wire_frame *frame)
@@ -252,6 +301,10 @@ static int on_setup(struct session *session, const struct wire_frame *frame)
 		return say_error(session, rc, err.text);
 	}
 	memcpy(ready.nonce, setup.nonce, sizeof(ready.nonce));
+	if (session->new_life) {
+		take_streams_over(session);
+		end_pause(session);
+	}
 	session->state = STATE_RUNNING;
 	return say(session, WIRE_READY, wire_ready_encode(&ready, session->answer));
 }
@@ -304,6 +357,25 @@ static int start_command(struct session *session, const struct wire_frame *frame
 	} else {
 		stream_started(stream, &exec, &started);
 	}
+	return 0;
+}
+
+static int on_tcp(struct session *session, const struct wire_frame *frame)
+{
+	struct stream *stream;
+	uint16_t port;
+
+	if (wire_port_decode(frame->payload, frame->length, &port) < 0) {
+		return broken(session, "bad TCP", frame);
+	}
+	if (find_stream(session, frame->stream) || session->joining == frame->stream) {
+		return broken(session, "the stream is in use", frame);
+	}
+	stream = open_stream(session, frame->stream);
+	if (!stream) {
+		return broken(session, "too many streams", frame);
+	}
+	stream_connect(stream, port);
 	return 0;
 }
 
@@ -383,8 +455,8 @@ static int on_signal(struct session *session, const struct wire_frame *frame)
 	    number > (uint32_t)SIGRTMAX) {
 		return broken(session, "bad SIGNAL", frame);
 	}
-	if (stream && !stream->exited) {
-		kill(-stream->pid, (int)number);
+	if (stream) {
+		stream_signal(stream, (int)number);
 	}
 	return 0;
 }
@@ -411,13 +483,106 @@ static int on_close(struct session *session, const struct wire_frame *frame)
 		return broken(session, "CLOSE with a payload", frame);
 	}
 	if (stream) {
-		if (!stream->exited) {
-			kill(-stream->pid, SIGKILL);
-		}
+		stream_signal(stream, SIGKILL);
 		cgroups_kill(&session->cgroups, stream->cgroup);
 		stream_close(stream);
 	}
 	return 0;
+}
+
+/* The answer goes before all output that waits, so that it says how far away the host is. */
+static int on_time(struct session *session, const struct wire_frame *frame)
+{
+	struct wire_frame answer = {.type = WIRE_TIME, .payload = session->answer};
+	uint64_t token;
+	int rc;
+
+	if (wire_time_decode(frame->payload, frame->length, &token) < 0) {
+		return broken(session, "bad TIME", frame);
+	}
+	rc = wire_time_answer_encode(token, clock_realtime_ns(), session->answer);
+	ASSERT(rc >= 0);
+	answer.length = (uint32_t)rc;
+	/* Without room the host has left many answers unread. One more would tell it nothing. */
+	(void)outbox_put_urgent(&session->outbox, &answer);
+	return 0;
+}
+
+static int on_clock(struct session *session, const struct wire_frame *frame)
+{
+	const struct session_hooks *hooks = session->config.hooks;
+	int64_t step_ns;
+
+	if (wire_clock_decode(frame->payload, frame->length, &step_ns) < 0) {
+		return broken(session, "bad CLOCK", frame);
+	}
+	hooks->step_clock(hooks->data, step_ns);
+	return 0;
+}
+
+static int on_attach(struct session *session, const struct wire_frame *frame)
+{
+	const struct session_hooks *hooks = session->config.hooks;
+	struct err err = {.code = ""};
+	int rc;
+
+	if (frame->length != 0) {
+		return broken(session, "ATTACH with a payload", frame);
+	}
+	rc = hooks->attach(hooks->data, &err);
+	if (rc < 0) {
+		return say_error(session, rc, err.text);
+	}
+	/* Said in the next turn: commands may run, so the port is not to be waited for. */
+	session->attached_due = true;
+	return 0;
+}
+
+/* Says that /data was mounted when that is still to be said. Only while no command runs. */
+static int catch_up(struct session *session)
+{
+	bool due = session->attached_due;
+
+	session->attached_due = false;
+	return due ? say(session, WIRE_ATTACHED, 0) : 0;
+}
+
+/* Drops the streams, whose commands a hook has ended, and prepares for the next command. */
+static int start_afresh(struct session *session)
+{
+	int rc;
+
+	drop_streams(session);
+	rc = catch_up(session);
+	if (rc < 0) {
+		return rc;
+	}
+	cgroups_prepare(&session->cgroups);
+	rc = exec_prepare(&session->exec);
+	return rc < 0 ? say_error(session, rc, "cannot prepare for the next command") : 0;
+}
+
+static int on_detach(struct session *session, const struct wire_frame *frame)
+{
+	const struct session_hooks *hooks = session->config.hooks;
+	struct err err = {.code = ""};
+	int rc;
+
+	if (frame->length != 0) {
+		return broken(session, "DETACH with a payload", frame);
+	}
+	if (session->joining != 0) {
+		return broken(session, "DETACH while an EXEC is incomplete", frame);
+	}
+	rc = hooks->detach(hooks->data, &err);
+	if (rc < 0) {
+		return say_error(session, rc, err.text);
+	}
+	rc = start_afresh(session);
+	if (rc < 0 || session->state == STATE_GOING_DOWN) {
+		return rc;
+	}
+	return say(session, WIRE_DETACHED, 0);
 }
 
 /* Everything is made ready for the next life first, so that nothing runs after FROZEN. */
@@ -434,11 +599,9 @@ static int on_freeze(struct session *session, const struct wire_frame *frame)
 	if (rc < 0) {
 		return say_error(session, rc, err.text);
 	}
-	drop_streams(session);
-	cgroups_prepare(&session->cgroups);
-	rc = exec_prepare(&session->exec);
-	if (rc < 0) {
-		return say_error(session, rc, "cannot prepare for the next command");
+	rc = start_afresh(session);
+	if (rc < 0 || session->state == STATE_GOING_DOWN) {
+		return rc;
 	}
 	wire_decoder_reset(&session->decoder);
 	session->state = STATE_WAITING;
@@ -449,14 +612,83 @@ static int on_freeze(struct session *session, const struct wire_frame *frame)
 static int on_shutdown(struct session *session, const struct wire_frame *frame)
 {
 	const struct session_hooks *hooks = session->config.hooks;
+	struct err err = {.code = ""};
+	int written, rc;
 
 	if (frame->length != 0) {
 		return broken(session, "SHUTDOWN with a payload", frame);
 	}
-	hooks->shutdown(hooks->data, frame->channel == 1);
+	written = hooks->shutdown(hooks->data, frame->channel == 1, &err);
 	drop_streams(session);
+	rc = catch_up(session);
+	if (rc < 0) {
+		return rc;
+	}
+	if (written < 0) {
+		return say_error(session, written, err.text);
+	}
 	go_down(session);
 	return say(session, WIRE_BYE, 0);
+}
+
+/* Commands first: one that is stopped while it waits for the frozen file system cannot stop. */
+static int pause_all(struct session *session, bool commands_too)
+{
+	const struct session_hooks *hooks = session->config.hooks;
+	int rc = 0;
+
+	for (unsigned i = 0; commands_too && i < session->stream_end; i++) {
+		const struct stream *stream = &session->streams[i];
+
+		if (stream->number != 0 && stream->kind == STREAM_COMMAND && !stream->exited &&
+		    stream->cgroup < 0) {
+			return -EOPNOTSUPP;
+		}
+	}
+	if (commands_too) {
+		rc = cgroups_freeze(&session->cgroups);
+	}
+	if (rc == 0) {
+		session->commands_stopped = commands_too;
+		rc = hooks->pause(hooks->data);
+		if (rc < 0 && commands_too) {
+			session->commands_stopped = false;
+			cgroups_thaw(&session->cgroups);
+		}
+	}
+	return rc;
+}
+
+static int on_pause(struct session *session, const struct wire_frame *frame)
+{
+	int rc;
+
+	if (frame->length != 0) {
+		return broken(session, "PAUSE with a payload", frame);
+	}
+	if (session->joining != 0 || session->paused_due) {
+		return broken(session, "PAUSE while something else is incomplete", frame);
+	}
+	rc = pause_all(session, frame->channel == 1);
+	if (rc == 0) {
+		session->state = STATE_PAUSED;
+		session->paused_ns = clock_monotonic_ns();
+	}
+	session->paused_error = (uint32_t)-rc;
+	/* Said in the next turn: commands may run, so the port is not to be waited for. */
+	session->paused_due = true;
+	return 0;
+}
+
+static int on_resume(struct session *session, const struct wire_frame *frame)
+{
+	if (frame->length != 0) {
+		return broken(session, "RESUME with a payload", frame);
+	}
+	if (session->state == STATE_PAUSED) {
+		end_pause(session);
+	}
+	return 0;
 }
 
 /* The table of wire/ctl.h. Types that are not in it are never legal from the host. */
@@ -468,8 +700,9 @@ static const struct rule {
 	/* Bit n: channel n is allowed. */
 	unsigned channels;
 } rules[] = {
-	[WIRE_HELLO] = {on_hello, STATE_WAITING, true, 1u << 0},
+	[WIRE_HELLO] = {on_hello, STATE_WAITING | STATE_PAUSED, true, 1u << 0},
 	[WIRE_SETUP] = {on_setup, STATE_GREETED, true, 1u << 0},
+	[WIRE_TCP] = {on_tcp, STATE_RUNNING, false, 1u << 0},
 	[WIRE_EXEC] = {on_exec, STATE_RUNNING, false, 1u << 0 | 1u << 1},
 	[WIRE_DATA] = {on_data, STATE_RUNNING, false, 1u << 0},
 	[WIRE_EOF] = {on_eof, STATE_RUNNING, false, 1u << 0},
@@ -477,6 +710,12 @@ static const struct rule {
 	[WIRE_SIGNAL] = {on_signal, STATE_RUNNING, false, 1u << 0},
 	[WIRE_WINDOW_SIZE] = {on_window_size, STATE_RUNNING, false, 1u << 0},
 	[WIRE_CLOSE] = {on_close, STATE_RUNNING, false, 1u << 0},
+	[WIRE_TIME] = {on_time, STATE_RUNNING, true, 1u << 0},
+	[WIRE_CLOCK] = {on_clock, STATE_RUNNING, true, 1u << 0},
+	[WIRE_ATTACH] = {on_attach, STATE_RUNNING, true, 1u << 0},
+	[WIRE_DETACH] = {on_detach, STATE_RUNNING, true, 1u << 0},
+	[WIRE_PAUSE] = {on_pause, STATE_RUNNING, true, 1u << 0 | 1u << 1},
+	[WIRE_RESUME] = {on_resume, STATE_RUNNING | STATE_PAUSED, true, 1u << 0},
 	[WIRE_FREEZE] = {on_freeze, STATE_RUNNING, true, 1u << 0},
 	[WIRE_SHUTDOWN] = {on_shutdown, STATE_RUNNING, true, 1u << 0 | 1u << 1},
 };
@@ -512,9 +751,11 @@ static void host_absent(struct session *session)
 {
 	const struct session_hooks *hooks = session->config.hooks;
 	uint64_t now = clock_monotonic_ns();
+	struct err err = {.code = ""};
 
 	if (session->state == STATE_RUNNING) {
-		hooks->shutdown(hooks->data, false);
+		/* Nobody is left to tell. */
+		hooks->shutdown(hooks->data, false, &err);
 		session->done = true;
 		return;
 	}
@@ -523,6 +764,11 @@ static void host_absent(struct session *session)
 	}
 	if (session->state == STATE_GOING_DOWN ||
 	    now - session->absent_ns >= session->config.absence_ms * UINT64_C(1000000)) {
+		if (session->state == STATE_PAUSED) {
+			/* The next turn brings everything to rest. */
+			end_pause(session);
+			return;
+		}
 		session->done = true;
 		return;
 	}
@@ -586,6 +832,30 @@ static void reap(struct session *session)
 	}
 }
 
+static void emit_attached(struct session *session)
+{
+	const struct wire_frame frame = {.type = WIRE_ATTACHED};
+
+	if (session->attached_due && outbox_put(&session->outbox, &frame)) {
+		session->attached_due = false;
+	}
+}
+
+static void emit_paused(struct session *session)
+{
+	struct wire_frame frame = {.type = WIRE_PAUSED, .payload = session->answer};
+
+	if (session->paused_due) {
+		frame.length = (uint32_t)wire_u32_encode(session->paused_error, session->answer);
+		session->paused_due = !outbox_put(&session->outbox, &frame);
+	}
+}
+
+static uint64_t pause_end_ns(const struct session *session)
+{
+	return session->paused_ns + session->config.pause_max_ms * UINT64_C(1000000);
+}
+
 static void emit_streams(struct session *session)
 {
 	uint64_t now = session->stream_end > 0 ? clock_monotonic_ns() : 0;
@@ -614,6 +884,7 @@ static unsigned collect_polls(struct session *session, int *ret_timeout_ms)
 {
 	bool room = outbox_room(&session->outbox) >= STREAM_ROOM_MIN;
 	uint64_t deadline = session->reap_again ? 0 : UINT64_MAX, now = 0;
+	bool still = keeps_still(session);
 	unsigned count = POLLS_FIXED;
 
 	session->polls[POLL_PORT] = (struct pollfd){.fd = session->config.port_fd};
@@ -624,7 +895,7 @@ static unsigned collect_polls(struct session *session, int *ret_timeout_ms)
 		struct stream *stream = &session->streams[i];
 
 		session->poll_counts[i] = 0;
-		if (stream->number == 0) {
+		if (stream->number == 0 || still) {
 			continue;
 		}
 		session->poll_counts[i] = stream_poll(stream, &session->polls[count]);
@@ -636,6 +907,9 @@ static unsigned collect_polls(struct session *session, int *ret_timeout_ms)
 	}
 	if (session->state == STATE_GOING_DOWN) {
 		deadline = MIN(deadline, session->farewell_ns);
+	}
+	if (session->state == STATE_PAUSED) {
+		deadline = MIN(deadline, pause_end_ns(session));
 	}
 	if (deadline != UINT64_MAX && deadline != 0) {
 		now = clock_monotonic_ns();
@@ -665,7 +939,11 @@ static int turn(struct session *session)
 	int timeout_ms, rc;
 	unsigned count;
 
-	emit_streams(session);
+	emit_attached(session);
+	if (!keeps_still(session)) {
+		emit_streams(session);
+	}
+	emit_paused(session);
 	rc = outbox_flush(&session->outbox, session->config.port_fd);
 	if (rc == -EPIPE || rc == -ECONNRESET) {
 		host_absent(session);
@@ -694,6 +972,9 @@ static int turn(struct session *session)
 	}
 	if (session->state == STATE_GOING_DOWN && clock_monotonic_ns() >= session->farewell_ns) {
 		session->done = true;
+	}
+	if (session->state == STATE_PAUSED && clock_monotonic_ns() >= pause_end_ns(session)) {
+		end_pause(session);
 	}
 	return 0;
 }

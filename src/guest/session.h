@@ -7,6 +7,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/err.h"
 #include "wire/ctl.h"
@@ -15,15 +16,28 @@ struct session;
 
 struct session_hooks {
 	/*
-	 * SETUP: makes the machine distinct, mounts /data. Strings of *ret_ready stay valid.
+	 * SETUP: makes the machine distinct, mounts /data, which in a copy of a paused machine is
+	 * mounted and frozen already: resume follows. Strings of *ret_ready stay valid.
 	 * Returns 0 or a negative errno with err filled.
 	 */
 	int (*setup)(void *data, const struct wire_setup *setup, struct wire_ready *ret_ready,
 		     struct err *err);
 	/* FREEZE: ends and reaps all other processes, unmounts /data, syncs. As setup. */
 	int (*freeze)(void *data, struct err *err);
-	/* SHUTDOWN: ends all other processes and puts /data, and the root too, on the disks. */
-	void (*shutdown)(void *data, bool root_too);
+	/* ATTACH: mounts the disk "data" at /data. As setup; -EBUSY when it is mounted. */
+	int (*attach)(void *data, struct err *err);
+	/* DETACH: ends and reaps all other processes, unmounts /data if it is mounted. As setup. */
+	int (*detach)(void *data, struct err *err);
+	/* PAUSE: freezes the file system of /data, if it is mounted. Returns 0 or a negative errno;
+	 * then it is not frozen. Nothing is written to /data before resume. */
+	int (*pause)(void *data);
+	/* Thaws what pause has frozen. */
+	void (*resume)(void *data);
+	/* CLOCK: steps CLOCK_REALTIME. There is nobody to tell when that fails. */
+	void (*step_clock)(void *data, int64_t step_ns);
+	/* SHUTDOWN: ends all other processes and puts /data, and the root too, on the disks. A
+	 * failure says that something of /data is not there; all else was done. As setup. */
+	int (*shutdown)(void *data, bool root_too, struct err *err);
 	void *data;
 };
 
@@ -37,6 +51,8 @@ struct session_config {
 	const char *group_path;
 	/* How long the host's end may be away while nothing runs, before session_run gives up. */
 	unsigned absence_ms;
+	/* How long a pause lasts without a word of the host: WIRE_PAUSE_MAX_MS. */
+	unsigned pause_max_ms;
 	const struct session_hooks *hooks;
 };
 

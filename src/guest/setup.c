@@ -13,11 +13,13 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/random.h>
+#include <sys/timex.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "guest/machine.h"
 #include "guest/warm.h"
 
@@ -81,6 +83,26 @@ static int set_clock(uint64_t realtime_ns)
 	return clock_settime(CLOCK_REALTIME, &now) < 0 ? -errno : 0;
 }
 
+void machine_step_clock(void *data, int64_t step_ns)
+{
+	int64_t seconds = step_ns / 1000000000;
+	int64_t nanoseconds = step_ns % 1000000000;
+	/* The kernel adds in one step, so that no time is lost between reading and setting. */
+	struct timex step = {.modes = ADJ_SETOFFSET | ADJ_NANO};
+
+	(void)data;
+	/* It wants the fraction to be positive. */
+	if (nanoseconds < 0) {
+		nanoseconds += 1000000000;
+		seconds--;
+	}
+	step.time.tv_sec = seconds;
+	step.time.tv_usec = nanoseconds;
+	if (clock_adjtime(CLOCK_REALTIME, &step) < 0) {
+		machine_say("the clock cannot be stepped");
+	}
+}
+
 /* random(4): adds the host's seed as entropy, then makes the generator start from it at once. */
 static int reseed(int random_fd, const uint8_t *setup_seed)
 {
@@ -95,7 +117,8 @@ static int reseed(int random_fd, const uint8_t *setup_seed)
 	_Static_assert(offsetof(__typeof__(pool), seed) == offsetof(struct rand_pool_info, buf),
 		       "the seed is the pool's buffer");
 	memcpy(pool.seed, setup_seed, sizeof(pool.seed));
-	if (ioctl(random_fd, RNDADDENTROPY, &pool) < 0 || ioctl(random_fd, RNDRESEEDCRNG) < 0) {
+	if (!MUTANT("seed") &&
+	    (ioctl(random_fd, RNDADDENTROPY, &pool) < 0 || ioctl(random_fd, RNDRESEEDCRNG) < 0)) {
 		rc = -errno;
 	}
 	explicit_bzero(&pool, sizeof(pool));
@@ -118,6 +141,7 @@ static int write_ids(const struct machine *machine, const struct wire_setup *set
 	if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
 		return -EIO;
 	}
+	memset(random, 0, MUTANT("boot-id") ? sizeof(random) : 0);
 	rc = write_text(machine->boot_id_fd, text, machine_uuid_text(random, text));
 	if (rc == 0 && machine->machine_id_fd >= 0) {
 		rc = write_text(machine->machine_id_fd, text,
@@ -228,6 +252,8 @@ static int mount_data(struct machine *machine, struct err *err)
 			       machine->data_path, strerrordesc_np(errno));
 	}
 	machine->data_mounted = true;
+	/* The disk may be another than the one at boot. */
+	ioctl(machine->data_fd, BLKGETSIZE64, &machine->data_bytes);
 	rc = grow_data(machine);
 	if (rc < 0) {
 		return err_set(err, rc, "grow", "cannot grow /data to the size of its disk: %s",
@@ -250,7 +276,11 @@ int machine_setup(void *data, const struct wire_setup *setup, struct wire_ready 
 	if (rc == 0) {
 		rc = set_root_readonly(machine, setup->flags & WIRE_SETUP_READONLY, err);
 	}
-	if (rc == 0 && (setup->flags & WIRE_SETUP_DATA)) {
+	if (rc == 0) {
+		rc = machine_start_net(machine, err);
+	}
+	/* In a copy of a paused machine it is mounted. */
+	if (rc == 0 && (setup->flags & WIRE_SETUP_DATA) && !machine->data_mounted) {
 		if (machine->warm_up) {
 			warm_start();
 		}
@@ -265,4 +295,14 @@ int machine_setup(void *data, const struct wire_setup *setup, struct wire_ready 
 		.boot_id = machine->boot_id,
 	};
 	return 0;
+}
+
+int machine_attach(void *data, struct err *err)
+{
+	struct machine *machine = data;
+
+	if (machine->data_mounted) {
+		return err_set(err, -EBUSY, "attach", "/data is mounted already");
+	}
+	return mount_data(machine, err);
 }

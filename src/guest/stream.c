@@ -1,22 +1,34 @@
 #include "guest/stream.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "guest/tcp.h"
 #include "wire/bytes.h"
 
 /* Input credit is given back in pieces of this size: few frames, and the window never runs dry. */
 #define CREDIT_STEP (WIRE_WINDOW / 4)
 /* A ring that held more than this gives its memory back when the stream ends. */
 #define RING_KEEP_BYTES 16384u
+/*
+ * A program that writes to a terminal writes line by line, and each would become a frame of its own
+ * and a way through the whole machine. After small reads that follow each other within a
+ * moment the next one waits for more. What a person types and sees is never so close together.
+ */
+#define REST_NS UINT64_C(1000000)
+#define REST_AFTER_NS (4 * REST_NS)
+#define REST_BELOW_BYTES 1024
+
 static const unsigned eof_due[2] = {DUE_EOF_1, DUE_EOF_2};
 
 void stream_open(struct stream *stream, uint32_t number, uint8_t *ring)
@@ -104,11 +116,24 @@ static void mark_terminal_end(const struct stream *stream)
 
 static void finish_input(struct stream *stream)
 {
-	if (stream->input_fd >= 0 && stream->input_eof && stream->ring_filled == 0) {
-		if (stream->terminal) {
-			mark_terminal_end(stream);
-		}
-		end_input(stream);
+	if (stream->input_fd < 0 || stream->connecting || !stream->input_eof ||
+	    stream->ring_filled > 0) {
+		return;
+	}
+	if (stream->terminal) {
+		mark_terminal_end(stream);
+	} else if (stream->kind == STREAM_TCP) {
+		shutdown(stream->input_fd, SHUT_WR);
+	}
+	end_input(stream);
+}
+
+/* The connection takes nothing any more. What it sent before may still be there to be read. */
+static void note_reset(struct stream *stream)
+{
+	if (stream->kind == STREAM_TCP) {
+		stream->reset = true;
+		stream->outputs[0].ready = true;
 	}
 }
 
@@ -117,12 +142,19 @@ static ssize_t pass_input(struct stream *stream, const uint8_t *data, size_t siz
 {
 	ssize_t written;
 
+	if (stream->connecting) {
+		return 0;
+	}
 	if (stream->input_fd < 0) {
 		return -EPIPE;
 	}
 	written = write(stream->input_fd, data, size);
 	if (written < 0) {
-		return errno == EAGAIN || errno == EINTR ? 0 : -EPIPE;
+		if (errno == EAGAIN || errno == EINTR) {
+			return 0;
+		}
+		note_reset(stream);
+		return -EPIPE;
 	}
 	if (written > 0) {
 		stream->input_at_line_start = data[written - 1] == '\n';
@@ -199,6 +231,90 @@ void stream_window_size(struct stream *stream, uint16_t rows, uint16_t columns)
 	}
 }
 
+void stream_signal(const struct stream *stream, int number)
+{
+	/* Process group 0 would be our own. */
+	if (!stream->exited && stream->pid > 0) {
+		kill(-stream->pid, number);
+	}
+}
+
+/* ---- TCP connections ---- */
+
+/* Goes on after an attempt to connect that gave rc, and, when it did not fail, input_fd. */
+static void continue_connecting(struct stream *stream, int rc)
+{
+	if (rc == -ECONNREFUSED && !stream->ipv6) {
+		close_fd(&stream->input_fd);
+		stream->ipv6 = true;
+		rc = tcp_connect(stream->port, true, &stream->input_fd);
+	}
+	stream->connecting = rc == -EINPROGRESS;
+	if (stream->connecting) {
+		return;
+	}
+	if (rc == 0) {
+		stream->outputs[0].fd = fcntl(stream->input_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		rc = stream->outputs[0].fd < 0 ? -errno : 0;
+	}
+	if (rc < 0) {
+		end_input(stream);
+		/* Why ::1 fails too is beside the point: there may be no IPv6. */
+		stream_not_started(stream, stream->ipv6 ? -ECONNREFUSED : rc);
+		return;
+	}
+	stream->due |= DUE_STARTED;
+	drain_ring(stream);
+	finish_input(stream);
+}
+
+void stream_connect(struct stream *stream, uint16_t port)
+{
+	stream->kind = STREAM_TCP;
+	stream->port = port;
+	stream->input_expected = true;
+	continue_connecting(stream, tcp_connect(port, false, &stream->input_fd));
+}
+
+/* Makes the last close of the socket a reset. */
+static void abort_connection(const struct stream *stream)
+{
+	if (stream->kind == STREAM_TCP && stream->input_fd >= 0) {
+		tcp_abort(stream->input_fd);
+	} else if (stream->kind == STREAM_TCP && stream->outputs[0].fd >= 0) {
+		tcp_abort(stream->outputs[0].fd);
+	}
+}
+
+static void close_connection(struct stream *stream)
+{
+	abort_connection(stream);
+	if (stream->connecting) {
+		stream->connecting = false;
+		end_input(stream);
+		stream_not_started(stream, -ECANCELED);
+		return;
+	}
+	stream->reset = true;
+	end_input(stream);
+	end_output(stream, 0);
+}
+
+/* A connection has ended when both of its directions have. */
+static void end_connection(struct stream *stream)
+{
+	if (stream->kind != STREAM_TCP || stream->exited || stream->connecting) {
+		return;
+	}
+	if (stream->input_fd >= 0 || !stream->outputs[0].ended) {
+		return;
+	}
+	stream->exited = true;
+	stream->exit = (struct wire_exit){.kind = WIRE_EXITED, .value = stream->reset ? 1 : 0};
+	stream->due |= DUE_EXIT;
+	end_output(stream, 1);
+}
+
 /* ---- Ends ---- */
 
 int stream_credit(struct stream *stream, uint8_t channel, uint32_t bytes)
@@ -231,6 +347,9 @@ void stream_exited(struct stream *stream, const siginfo_t *info, uint64_t now_ns
 void stream_close(struct stream *stream)
 {
 	stream->closed = true;
+	if (stream->kind == STREAM_TCP && !stream->exited) {
+		close_connection(stream);
+	}
 	end_input(stream);
 }
 
@@ -262,15 +381,19 @@ unsigned stream_poll(const struct stream *stream, struct pollfd *polls)
 {
 	unsigned count = 0;
 
-	if (stream->input_fd >= 0 && stream->ring_filled > 0) {
+	if (stream->input_fd >= 0 && (stream->ring_filled > 0 || stream->connecting)) {
 		polls[count++] = (struct pollfd){.fd = stream->input_fd, .events = POLLOUT};
+	} else if (stream->input_fd >= 0 && stream->kind == STREAM_TCP) {
+		/* A reset is reported all the same, also when no output is waited for. */
+		polls[count++] = (struct pollfd){.fd = stream->input_fd, .events = 0};
 	}
 	for (int i = 0; i < 2; i++) {
 		const struct stream_output *output = &stream->outputs[i];
 
 		/* Without credit even a hang-up is of no use, and poll(2) would report it for ever.
 		 */
-		if (output->fd >= 0 && output->credit > 0 && !output->ready) {
+		if (output->fd >= 0 && output->credit > 0 && !output->ready &&
+		    output->rest_until_ns == 0) {
 			polls[count++] = (struct pollfd){.fd = output->fd, .events = POLLIN};
 		}
 	}
@@ -283,9 +406,18 @@ void stream_polled(struct stream *stream, const struct pollfd *polls, unsigned c
 		if (polls[i].revents == 0) {
 			continue;
 		}
+		if (stream->connecting) {
+			continue_connecting(stream, tcp_connected(stream->input_fd));
+			continue;
+		}
 		if (polls[i].events == POLLOUT) {
 			drain_ring(stream);
 			finish_input(stream);
+			continue;
+		}
+		if (polls[i].events == 0) {
+			note_reset(stream);
+			end_input(stream);
 			continue;
 		}
 		for (int j = 0; j < 2; j++) {
@@ -298,6 +430,9 @@ void stream_polled(struct stream *stream, const struct pollfd *polls, unsigned c
 
 uint64_t stream_deadline_ns(const struct stream *stream)
 {
+	if (stream->outputs[0].fd >= 0 && stream->outputs[0].rest_until_ns != 0) {
+		return stream->outputs[0].rest_until_ns;
+	}
 	for (int i = 0; stream->exited && i < 2; i++) {
 		if (stream->outputs[i].fd >= 0 && !stream->outputs[i].cut) {
 			return stream->cut_ns;
@@ -403,7 +538,15 @@ static size_t output_room(const struct stream_output *output, const struct outbo
 	return output->cut ? MIN(room, output->left) : room;
 }
 
-static void emit_data(struct stream *stream, int index, struct outbox *outbox)
+/* Whether an output that was just read is better left alone for a moment. */
+static bool needs_rest(const struct stream *stream, const struct stream_output *output, size_t got,
+		       uint64_t now_ns)
+{
+	return stream->terminal && !stream->exited && got < REST_BELOW_BYTES &&
+	       now_ns - output->read_ns < REST_AFTER_NS;
+}
+
+static void emit_data(struct stream *stream, int index, struct outbox *outbox, uint64_t now_ns)
 {
 	struct stream_output *output = &stream->outputs[index];
 	size_t room = output_room(output, outbox);
@@ -425,6 +568,12 @@ static void emit_data(struct stream *stream, int index, struct outbox *outbox)
 	}
 	if (got <= 0) {
 		/* The end; of a terminal it is EIO. */
+		if (got < 0 && stream->kind == STREAM_TCP) {
+			stream->reset = true;
+		}
+		if (stream->reset) {
+			end_input(stream);
+		}
 		end_output(stream, index);
 		return;
 	}
@@ -436,6 +585,10 @@ static void emit_data(struct stream *stream, int index, struct outbox *outbox)
 	output->left -= output->cut ? (uint32_t)got : 0;
 	/* A command that has ended writes no more: what comes next is the end, without waiting. */
 	output->ready = (size_t)got == room || stream->exited;
+	if (needs_rest(stream, output, (size_t)got, now_ns)) {
+		output->rest_until_ns = now_ns + REST_NS;
+	}
+	output->read_ns = now_ns;
 }
 
 static void emit_output(struct stream *stream, int index, struct outbox *outbox, uint64_t now_ns)
@@ -448,8 +601,12 @@ static void emit_output(struct stream *stream, int index, struct outbox *outbox,
 	if (!output->cut && cut_due(stream, now_ns)) {
 		cut_output(stream, output);
 	}
+	if (output->rest_until_ns != 0 && (now_ns >= output->rest_until_ns || stream->exited)) {
+		output->rest_until_ns = 0;
+		output->ready = true;
+	}
 	if (output->ready) {
-		emit_data(stream, index, outbox);
+		emit_data(stream, index, outbox, now_ns);
 	}
 	if (output->fd >= 0 && output->cut && output->left == 0) {
 		end_output(stream, index);
@@ -483,7 +640,18 @@ void stream_emit(struct stream *stream, struct outbox *outbox, uint64_t now_ns)
 	emit_credit(stream, outbox);
 	emit_output(stream, 0, outbox, now_ns);
 	emit_output(stream, 1, outbox, now_ns);
+	end_connection(stream);
 	emit_due(stream, outbox);
+}
+
+void stream_take_over(struct stream *stream)
+{
+	for (int i = 0; i < 2; i++) {
+		stream->outputs[i].credit = WIRE_WINDOW;
+	}
+	/* What waits in the ring is passed on; the rest of the window is granted as ever. */
+	stream->input_window = 0;
+	stream->input_credit = WIRE_WINDOW - (uint32_t)stream->ring_filled;
 }
 
 bool stream_ended(const struct stream *stream)
@@ -494,6 +662,8 @@ bool stream_ended(const struct stream *stream)
 
 void stream_release(struct stream *stream)
 {
+	/* A stream that is dropped on the way leaves no connection behind in the kernel. */
+	abort_connection(stream);
 	end_input(stream);
 	close_fd(&stream->outputs[0].fd);
 	close_fd(&stream->outputs[1].fd);

@@ -467,10 +467,11 @@ static int write_directory(struct fill *fill, const struct children *children, u
 	return dir_write(&fill->image, ino, fill->inodes[parent], &list, err);
 }
 
-/* The root and lost+found exist before anything comes. */
+/* The root and lost+found exist before anything comes. An empty disk is for whoever uses it: its
+ * root is as that of /tmp. */
 static int make_first_directories(struct fill *fill, struct err *err)
 {
-	struct ext4_attributes attributes = {.mode = S_IFDIR | 0755};
+	struct ext4_attributes attributes = {.mode = S_IFDIR | (fill->reader ? 0755 : 01777)};
 	struct ext2_inode_large inode;
 	int rc;
 

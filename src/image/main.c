@@ -4,6 +4,10 @@
  *
  *     box-image tar IN-FD OUT-FD SIZE-BYTES [--label L] [--uuid U] [--progress-fd N]
  *     box-image empty OUT-FD SIZE-BYTES [--label L] [--uuid U]
+ *     box-image pack|unpack IN-FD OUT-FD
+ *
+ * The last two compress an archive with zstd, or unpack one of any kind, without a look at what is
+ * in it.
  *
  * Exits 0, or 1 with one message on stderr and a line that says what to do where there is one.
  */
@@ -16,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "archive/archive.h"
 #include "base/check.h"
 #include "base/exit.h"
 
@@ -30,7 +35,7 @@ static int usage(struct err *err)
 	err_set(err, -EINVAL, "usage", "the command line cannot be read");
 	err_mend(err, "box-image tar IN-FD OUT-FD SIZE-BYTES [--label L] [--uuid U]"
 		      " [--progress-fd N] | box-image empty OUT-FD SIZE-BYTES [--label L]"
-		      " [--uuid U]");
+		      " [--uuid U] | box-image pack|unpack IN-FD OUT-FD");
 	return -EINVAL;
 }
 
@@ -134,6 +139,21 @@ static int parse_arguments(int argc, char **argv, struct arguments *arguments, s
 	return 0;
 }
 
+/* Streams alone. Returns 1 when the command line is about something else. */
+static int run_stream(int argc, char **argv, struct err *err)
+{
+	bool packs = argc > 1 && strcmp(argv[1], "pack") == 0;
+	int in_fd, out_fd;
+
+	if (argc < 2 || (!packs && strcmp(argv[1], "unpack") != 0)) {
+		return 1;
+	}
+	if (argc != 4 || parse_fd(argv[2], &in_fd) < 0 || parse_fd(argv[3], &out_fd) < 0) {
+		return usage(err);
+	}
+	return packs ? archive_pack_fd(in_fd, out_fd, err) : archive_unpack_fd(in_fd, out_fd, err);
+}
+
 static int run(int argc, char **argv, struct err *err)
 {
 	struct arguments arguments = {
@@ -142,8 +162,12 @@ static int run(int argc, char **argv, struct err *err)
 		.options = {.progress_fd = -EBADF},
 	};
 	struct image_result result = {0};
-	int rc = parse_arguments(argc, argv, &arguments, err);
+	int rc = run_stream(argc, argv, err);
 
+	if (rc <= 0) {
+		return rc;
+	}
+	rc = parse_arguments(argc, argv, &arguments, err);
 	if (rc < 0) {
 		return rc;
 	}

@@ -13,20 +13,26 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/exit.h"
 #include "base/io.h"
 
 /* Clients that may wait for accept(2): far more than commands that one person starts at once. */
 #define IPC_BACKLOG 128
+/* A listener takes in who connects at once, unless it was stopped and its backlog is full. */
+#define IPC_CONNECT_LIMIT_S 2
 /* struct sockaddr_un holds 108 bytes; "/proc/self/fd/N/" takes at most 26 of them. */
 #define IPC_NAME_MAX 80
 /* The longest table of texts, IPC_READY's. */
@@ -56,7 +62,7 @@ struct type_rule {
 
 /* Every type there is, what it may carry, and where its texts are. */
 static const struct type_rule type_rules[] = {
-	{IPC_START, 2, {TEXT(start.name), TEXT(start.stage)}},
+	{IPC_START, IPC_FDS_MAX, {TEXT(start.name), TEXT(start.stage)}},
 	{IPC_EXEC, 4},
 	{IPC_SIGNAL, 0},
 	{IPC_WINDOW_SIZE, 0},
@@ -64,16 +70,31 @@ static const struct type_rule type_rules[] = {
 	{IPC_SNAPSHOT, 0},
 	{IPC_SHUTDOWN, 0},
 	{IPC_COPY_DATA, 0},
+	{IPC_DETACH, 0},
+	{IPC_ATTACH, 3, {TEXT(command.id)}},
+	{IPC_KILL, 0, {TEXT(command.id)}},
+	{IPC_LIST, 0},
+	{IPC_REPORT, 0},
+	{IPC_FREEZE_DATA, 1},
+	{IPC_FORK, 1},
+	{IPC_TCP, 1},
+	{IPC_NET_RULE, 0, {TEXT(rule.text)}},
+	{IPC_CLAIM, IPC_FDS_MAX, {TEXT(start.name), TEXT(start.stage)}},
 	{IPC_READY,
 	 0,
 	 {TEXT(ready.engine), TEXT(ready.release), TEXT(ready.version), TEXT(ready.boot_id),
 	  TEXT(ready.boot_reason), TEXT(ready.missing)}},
-	{IPC_STARTED, 0},
-	{IPC_EXITED, 0},
+	{IPC_STARTED, 0, {TEXT(command.id)}},
+	{IPC_EXITED, 0, {TEXT(exited.id)}},
 	{IPC_NOTICE, 0, {TEXT(text)}},
 	{IPC_FAILED, 0, {TEXT(failed.code), TEXT(failed.text), TEXT(failed.mend)}},
 	{IPC_DOWN, 0},
 	{IPC_DATA_COPY, 1},
+	{IPC_GREETING, 0, {TEXT(text)}},
+	{IPC_REFUSED, 0, {TEXT(failed.code), TEXT(failed.text), TEXT(failed.mend)}},
+	{IPC_DONE, 0},
+	{IPC_LISTING, 1},
+	{IPC_FORKED, IPC_COPY_FDS},
 };
 
 static const struct type_rule *find_rule(uint32_t type)
@@ -86,6 +107,31 @@ static const struct type_rule *find_rule(uint32_t type)
 	return NULL;
 }
 
+/* Whether a machine is to be started with exactly the descriptors that came. */
+static bool fds_fit(const char *bytes, size_t fd_count)
+{
+	struct ipc_start start;
+	size_t wanted;
+
+	memcpy(&start, bytes + offsetof(struct ipc_message, start), sizeof(start));
+	if (start.has_data > 1 || start.has_copy > 1 || start.has_live > 1 || start.has_up > 1 ||
+	    start.data_layers > IPC_LAYERS_MAX || start.base_layers > IPC_LAYERS_MAX ||
+	    (start.data_layers > 0) != (start.has_data > 0)) {
+		return false;
+	}
+	wanted = (size_t)start.has_data + start.data_layers + start.base_layers +
+		 IPC_COPY_FDS * (size_t)start.has_copy + start.has_live + start.has_up;
+	return fd_count == wanted;
+}
+
+static bool is_action(const char *bytes)
+{
+	uint32_t action;
+
+	memcpy(&action, bytes + offsetof(struct ipc_message, rule.action), sizeof(action));
+	return action <= IPC_RULE_REACH;
+}
+
 /* Whether bytes, of the size of a message, are a message with fd_count descriptors. */
 static bool is_message(const char *bytes, size_t fd_count)
 {
@@ -95,6 +141,12 @@ static bool is_message(const char *bytes, size_t fd_count)
 	memcpy(&type, bytes + offsetof(struct ipc_message, type), sizeof(type));
 	rule = find_rule(type);
 	if (!rule || fd_count > rule->fds_max) {
+		return false;
+	}
+	if ((type == IPC_START || type == IPC_CLAIM) && !fds_fit(bytes, fd_count)) {
+		return false;
+	}
+	if (type == IPC_NET_RULE && !is_action(bytes)) {
 		return false;
 	}
 	for (const struct text_field *text = rule->texts; text->size > 0; text++) {
@@ -243,6 +295,24 @@ void ipc_close_fds(int *fds)
 	}
 }
 
+_Noreturn void ipc_exec_keeper(const char *path, int socket)
+{
+	char number[16];
+	char *const argv[] = {(char[]){"box-keeper"}, number, NULL};
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	snprintf(number, sizeof(number), "%d", socket);
+	set_cloexec(socket, false);
+	if (socket > STDERR_FILENO + 1) {
+		close_range(STDERR_FILENO + 1, (unsigned)socket - 1, 0);
+	}
+	close_range((unsigned)MAX(socket, STDERR_FILENO) + 1, UINT_MAX, 0);
+	execv(path, argv);
+	_exit(EXIT_BOX_FAILED);
+}
+
 int ipc_pair(int ret_sockets[2])
 {
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ret_sockets) < 0) {
@@ -300,6 +370,7 @@ int ipc_listen_at(int dir_fd, const char *name)
 
 int ipc_connect_at(int dir_fd, const char *name)
 {
+	const struct timeval limit = {.tv_sec = IPC_CONNECT_LIMIT_S}, none = {0};
 	struct sockaddr_un address;
 	_cleanup_close_ int fd = named_socket(dir_fd, name, &address);
 	int rc;
@@ -307,10 +378,16 @@ int ipc_connect_at(int dir_fd, const char *name)
 	if (fd < 0) {
 		return fd;
 	}
+	/* socket(7): connecting counts as sending. */
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	do {
 		rc = connect(fd, (const struct sockaddr *)&address, sizeof(address));
 	} while (rc < 0 && errno == EINTR);
-	return rc < 0 ? -errno : TAKE_FD(fd);
+	if (rc < 0) {
+		return -errno;
+	}
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+	return TAKE_FD(fd);
 }
 
 int ipc_memory_file(const char *label, const void *data, size_t size)

@@ -6,7 +6,6 @@
  */
 #include "jail/jail.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,6 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -22,9 +24,13 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "jail/enter.h"
+#include "sys/process.h"
 
 /* A jail has at most 160 mounts of some 300 bytes; every other file of /proc is smaller. */
 #define PROC_BYTES_MAX ((size_t)256 << 10)
+
+/* Of /proc/PID/stat, where the environment begins. */
+#define ENVIRONMENT_FIELD 50
 
 struct reading {
 	const struct jail *jail;
@@ -94,20 +100,41 @@ static void compare_status_line(struct reading *reading, const char *status, con
 	}
 }
 
-static void compare_status(struct reading *reading)
+/* A process with a device may have the device's group besides its own. */
+static bool may_have_group(const struct jail *jail)
 {
-	static const struct {
+	for (size_t i = 0; i < jail->bind_count; i++) {
+		if (jail->binds[i].device) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* What can be gained again from the bounding set needs root, and no_new_privs forbids it. */
+static void compare_privileges(struct reading *reading, const char *status, const char *held,
+			       bool with_bounding)
+{
+	const struct {
 		const char *key;
 		const char *value;
 	} fixed[] = {
-		{"CapInh:", "0000000000000000"},
-		{"CapPrm:", "0000000000000000"},
-		{"CapEff:", "0000000000000000"},
 		{"CapBnd:", "0000000000000000"},
+		{"CapInh:", "0000000000000000"},
+		{"CapPrm:", held},
+		{"CapEff:", held},
 		{"CapAmb:", "0000000000000000"},
 		{"NoNewPrivs:", "1"},
 		{"Seccomp:", "2"},
 	};
+
+	for (size_t i = with_bounding ? 0 : 1; i < ARRAY_SIZE(fixed); i++) {
+		compare_status_line(reading, status, fixed[i].key, fixed[i].value);
+	}
+}
+
+static void compare_status(struct reading *reading)
+{
 	_cleanup_free_ char *status = read_proc(reading, "status");
 	const struct jail *jail = reading->jail;
 	char wanted[64];
@@ -124,8 +151,27 @@ static void compare_status(struct reading *reading)
 	/* A process of its own PID namespace, and the first in it. */
 	snprintf(wanted, sizeof(wanted), "%d\t1", (int)reading->process->pid);
 	compare_status_line(reading, status, "NSpid:", wanted);
-	for (size_t i = 0; i < ARRAY_SIZE(fixed); i++) {
-		compare_status_line(reading, status, fixed[i].key, fixed[i].value);
+	if (!jail_keeps_groups(jail) && !may_have_group(jail)) {
+		compare_status_line(reading, status, "Groups:", "");
+	}
+	compare_privileges(reading, status, "0000000000000000", true);
+}
+
+static void compare_limit(struct reading *reading, const char *text, const char *name,
+			  uint64_t value)
+{
+	const char *line = strstr(text, name);
+	char soft[32], hard[32];
+
+	if (!line || sscanf(line + strlen(name), "%31s %31s", soft, hard) != 2) {
+		differ(reading, "%s is missing in its limits", name);
+		return;
+	}
+	/* Lower is fine: the caller's own hard limit may have been lower. */
+	if (strcmp(soft, "unlimited") == 0 || strcmp(hard, "unlimited") == 0 ||
+	    strtoull(soft, NULL, 10) > value || strtoull(hard, NULL, 10) > value) {
+		differ(reading, "%s is %s (hard %s), not %llu", name, soft, hard,
+		       (unsigned long long)value);
 	}
 }
 
@@ -136,20 +182,7 @@ static void compare_limits(struct reading *reading)
 	_cleanup_free_ char *text = read_proc(reading, "limits");
 
 	for (size_t i = 0; text && i < count; i++) {
-		const char *line = strstr(text, limits[i].name);
-		char soft[32], hard[32];
-
-		if (!line || sscanf(line + strlen(limits[i].name), "%31s %31s", soft, hard) != 2) {
-			differ(reading, "%s is missing in its limits", limits[i].name);
-			continue;
-		}
-		/* Lower is fine: the caller's own hard limit may have been lower. */
-		if (strcmp(soft, "unlimited") == 0 || strcmp(hard, "unlimited") == 0 ||
-		    strtoull(soft, NULL, 10) > limits[i].value ||
-		    strtoull(hard, NULL, 10) > limits[i].value) {
-			differ(reading, "%s is %s (hard %s), not %llu", limits[i].name, soft, hard,
-			       (unsigned long long)limits[i].value);
-		}
+		compare_limit(reading, text, limits[i].name, limits[i].value);
 	}
 }
 
@@ -159,6 +192,7 @@ static void compare_namespaces(struct reading *reading)
 
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		char name[32], path[PATH_MAX], its[64] = "", ours[64] = "";
+		bool shared;
 
 		snprintf(name, sizeof(name), "ns/%s", names[i]);
 		proc_path(reading, name, path, sizeof(path));
@@ -167,21 +201,13 @@ static void compare_namespaces(struct reading *reading)
 			continue;
 		}
 		snprintf(path, sizeof(path), "/proc/self/%s", name);
-		if (readlink(path, ours, sizeof(ours) - 1) < 0 || strcmp(its, ours) == 0) {
-			differ(reading, "it shares the host's %s namespace", names[i]);
+		shared = reading->jail->network && strcmp(names[i], "net") == 0;
+		if (readlink(path, ours, sizeof(ours) - 1) < 0 ||
+		    (strcmp(its, ours) == 0) != shared) {
+			differ(reading, "it %s the host's %s namespace",
+			       shared ? "does not share" : "shares", names[i]);
 		}
 	}
-}
-
-/* A process with a device may have the device's group as a second line. */
-static bool may_have_group(const struct jail *jail)
-{
-	for (size_t i = 0; i < jail->bind_count; i++) {
-		if (jail->binds[i].device) {
-			return true;
-		}
-	}
-	return false;
 }
 
 static void compare_id_map(struct reading *reading, const char *name, unsigned outside, bool group)
@@ -349,46 +375,69 @@ static bool is_described(const struct reading *reading, const struct stat *statu
 	return false;
 }
 
+/* Whether it is a connection, or on its way to be one, of a program that is there to make some. */
+static bool is_connection(const struct jail *jail, int fd)
+{
+	int domain = AF_UNSPEC;
+	socklen_t size = sizeof(domain);
+
+	return jail->network && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+	       (domain == AF_INET || domain == AF_INET6);
+}
+
 /*
  * The program's own event descriptors have no name (anon_inode); it may duplicate those that it was
- * given. With notifications, jail_answer_open may have given it one regular file more.
+ * given. With notifications, jail_answer may have given it one regular file more, which answered
+ * then is.
+ */
+static void compare_fd(struct reading *reading, int number, int fd, struct stat *answered)
+{
+	char path[64], target[PATH_MAX];
+	struct stat status;
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	length = readlink(path, target, sizeof(target) - 1);
+	if (length < 0 || fstat(fd, &status) < 0) {
+		differ(reading, "its descriptor %d cannot be looked at: %s", number,
+		       strerror(errno));
+		return;
+	}
+	target[length] = '\0';
+	if (strncmp(target, "anon_inode:", strlen("anon_inode:")) == 0 ||
+	    is_described(reading, &status) || is_connection(reading->jail, fd)) {
+		return;
+	}
+	if (reading->jail->notify && S_ISREG(status.st_mode) &&
+	    (answered->st_ino == 0 || same_file(answered, &status))) {
+		*answered = status;
+		return;
+	}
+	differ(reading, "it holds descriptor %d: %s", number, target);
+}
+
+/*
+ * Each is copied for a look: /proc/PID/fd is closed to a normal user whose process has another ID.
+ * The copies are closed at once, and no lock of box is one that a close gives back (fcntl(2)).
  */
 static void compare_fds(struct reading *reading)
 {
-	struct stat answered = {0}, status;
-	bool have_answered = false;
-	char path[PATH_MAX], target[PATH_MAX];
-	struct dirent *entry;
-	DIR *directory;
+	struct stat answered = {0};
 
-	proc_path(reading, "fd", path, sizeof(path));
-	directory = opendir(path);
-	if (!directory) {
-		differ(reading, "%s cannot be read: %s", path, strerror(errno));
+	if (reading->process->pidfd < 0) {
+		differ(reading, "its descriptors cannot be read: there is no pidfd");
 		return;
 	}
-	while ((entry = readdir(directory))) {
-		ssize_t length =
-			readlinkat(dirfd(directory), entry->d_name, target, sizeof(target) - 1);
+	for (int number = 0; number <= ENTER_PROGRAM_FD; number++) {
+		_cleanup_close_ int fd = sys_pidfd_copy_fd(reading->process->pidfd, number);
 
-		if (entry->d_name[0] == '.' || length < 0) {
-			continue;
+		if (fd >= 0) {
+			compare_fd(reading, number, fd, &answered);
+		} else if (fd != -EBADF) {
+			differ(reading, "its descriptors cannot be read: %s", strerror(-fd));
+			return;
 		}
-		target[length] = '\0';
-		if (strncmp(target, "anon_inode:", strlen("anon_inode:")) == 0 ||
-		    fstatat(dirfd(directory), entry->d_name, &status, 0) < 0 ||
-		    is_described(reading, &status)) {
-			continue;
-		}
-		if (reading->jail->notify && S_ISREG(status.st_mode) &&
-		    (!have_answered || same_file(&answered, &status))) {
-			answered = status;
-			have_answered = true;
-			continue;
-		}
-		differ(reading, "it holds descriptor %s: %s", entry->d_name, target);
 	}
-	closedir(directory);
 }
 
 static void compare_cgroups(struct reading *reading)
@@ -407,16 +456,55 @@ static void compare_cgroups(struct reading *reading)
 	}
 }
 
+/* Where it begins and ends is told (proc(5), /proc/PID/stat), also to a user of another ID. */
+static void compare_environment(struct reading *reading)
+{
+	_cleanup_free_ char *text = read_proc(reading, "stat");
+	const char *field = text ? strrchr(text, ')') : NULL;
+	unsigned long long start, end;
+
+	if (!text) {
+		return;
+	}
+	/* Fields 50 and 51; the name, in brackets, is the second. */
+	for (int i = 2; field && i < ENVIRONMENT_FIELD; i++) {
+		field = strchr(field + 1, ' ');
+	}
+	if (!field || sscanf(field, "%llu %llu", &start, &end) != 2 || start == 0) {
+		differ(reading, "its environment cannot be found");
+	} else if (start != end) {
+		differ(reading, "it has an environment of %llu bytes", end - start);
+	}
+}
+
+static int begin(struct reading *reading, char **text, size_t *size)
+{
+	reading->out = open_memstream(text, size);
+	return reading->out ? 0 : -ENOMEM;
+}
+
+/* Returns the number of differences, whose lines *ret_text then has, or -ENOMEM. */
+static int finish(struct reading *reading, char **text, char **ret_text)
+{
+	bool failed = ferror(reading->out) != 0;
+
+	if (fclose(reading->out) != 0 || failed) {
+		free(*text);
+		return -ENOMEM;
+	}
+	*ret_text = *text;
+	return reading->count;
+}
+
 int jail_compare(const struct jail *jail, const struct jail_process *process, char **ret_text)
 {
 	struct reading reading = {.jail = jail, .process = process};
 	char *text = NULL;
 	size_t size = 0;
-	bool failed;
+	int rc = begin(&reading, &text, &size);
 
-	reading.out = open_memstream(&text, &size);
-	if (!reading.out) {
-		return -ENOMEM;
+	if (rc < 0) {
+		return rc;
 	}
 	compare_status(&reading);
 	compare_limits(&reading);
@@ -426,11 +514,49 @@ int jail_compare(const struct jail *jail, const struct jail_process *process, ch
 	compare_mounts(&reading);
 	compare_fds(&reading);
 	compare_cgroups(&reading);
-	failed = ferror(reading.out) != 0;
-	if (fclose(reading.out) != 0 || failed) {
-		free(text);
-		return -ENOMEM;
+	compare_environment(&reading);
+	return finish(&reading, &text, ret_text);
+}
+
+/*
+ * A filter of somebody else, such as a container's, gives the same mode in /proc. Every list of box
+ * answers an ioctl(2) that it does not know by itself, before the kernel looks at the descriptor.
+ */
+static bool list_answers(void)
+{
+	return ioctl(-1, _IO('b', 0)) < 0 && errno == ENOTTY;
+}
+
+int jail_compare_self(char **ret_text)
+{
+	const struct jail_process process = {.pid = getpid()};
+	struct reading reading = {.process = &process};
+	_cleanup_free_ char *status = NULL;
+	_cleanup_free_ char *limits = NULL;
+	char *text = NULL;
+	size_t size = 0;
+	int rc = begin(&reading, &text, &size);
+
+	if (rc < 0) {
+		return rc;
 	}
-	*ret_text = text;
-	return reading.count;
+	status = read_proc(&reading, "status");
+	limits = read_proc(&reading, "limits");
+	if (status) {
+		bool root = geteuid() == 0;
+
+		/* CAP_DAC_OVERRIDE is number 1. */
+		compare_privileges(&reading, status, root ? "0000000000000002" : "0000000000000000",
+				   root);
+	}
+	if (limits) {
+		compare_limit(&reading, limits, "Max core file size", 0);
+	}
+	if (prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 0) {
+		differ(&reading, "other processes of its user may look into its memory");
+	}
+	if (!list_answers()) {
+		differ(&reading, "its list of system calls is not in force");
+	}
+	return finish(&reading, &text, ret_text);
 }

@@ -61,6 +61,17 @@ int jail_add_fd(struct jail *jail, int fd, int number, struct err *err)
 	return 0;
 }
 
+int jail_add_tree(struct jail *jail, int fd, int number, struct err *err)
+{
+	if (jail->tree.wanted) {
+		return err_set(err, -ENOSPC, "jail", "more than one directory in a jail");
+	}
+	jail->tree.wanted = true;
+	jail->tree.fd = fd;
+	jail->tree.number = number;
+	return 0;
+}
+
 void jail_clear(struct jail *jail)
 {
 	for (size_t i = 0; i < jail->bind_count; i++) {
@@ -71,6 +82,7 @@ void jail_clear(struct jail *jail)
 	}
 	jail->bind_count = 0;
 	jail->fd_count = 0;
+	jail->tree.wanted = false;
 }
 
 /* RFC 8259, section 7. Bytes above 127 are passed on: paths are usually UTF-8. */
@@ -112,6 +124,9 @@ static void put_files(FILE *out, const struct jail *jail)
 		fprintf(out, "%s%d", i ? ", " : "", jail->fds[i].number);
 	}
 	fprintf(out, "],\n");
+	if (jail->tree.wanted) {
+		fprintf(out, "  \"writable_directory\": %d,\n", jail->tree.number);
+	}
 }
 
 static void put_limits(FILE *out, const struct jail *jail)
@@ -151,16 +166,28 @@ int jail_describe(const struct jail *jail, char **ret_text)
 	fprintf(out,
 		"],\n  \"environment\": [],\n"
 		"  \"host_uid\": %u, \"host_gid\": %u, \"inside_uid\": %d, \"inside_gid\": %d,\n"
-		"  \"namespaces\": [\"user\", \"mnt\", \"pid\", \"net\", \"ipc\", \"uts\", "
+		"  \"supplementary_groups\": \"%s\",\n"
+		"  \"namespaces\": [\"user\", \"mnt\", \"pid\", %s\"ipc\", \"uts\", "
 		"\"cgroup\"],\n"
+		"  \"network\": \"%s\",\n"
 		"  \"root\": \"tmpfs, read-only, nosuid, nodev, noexec\",\n"
 		"  \"capabilities\": [], \"no_new_privs\": true, \"securebits_locked\": true,\n"
-		"  \"landlock\": \"read and execute the files, use the devices\",\n"
+		"  \"landlock\": \"read and execute the files, use the devices%s%s\",\n"
 		"  \"seccomp\": {",
-		jail->host_uid, jail->host_gid, ENTER_ID_INSIDE, ENTER_ID_INSIDE);
+		jail->host_uid, jail->host_gid, ENTER_ID_INSIDE, ENTER_ID_INSIDE,
+		jail_keeps_groups(jail) ? "the caller's" : "none but a device's",
+		jail->network ? "" : "\"net\", ", jail->network ? "the host's" : "none",
+		jail->tree.wanted ? ", change the directory" : "",
+		jail->network ? ", connect over TCP" : "");
 	put_field(out, "policy", jail->policy ? jail->policy->name : "");
-	fprintf(out, ", \"instructions\": %u, \"otherwise\": \"kill\", \"notify\": %s},\n",
+	fprintf(out,
+		", \"instructions\": %u, \"otherwise\": \"kill\", \"notify\": %s, \"without\": [",
 		jail->policy ? jail->policy->count : 0U, jail->notify ? "true" : "false");
+	for (size_t i = 0; jail->policy && i < jail->policy->without_count; i++) {
+		fprintf(out, "%s", i ? ", " : "");
+		put_string(out, jail->policy->without[i].name);
+	}
+	fprintf(out, "]},\n");
 	put_files(out, jail);
 	put_limits(out, jail);
 	fprintf(out, "}\n");

@@ -18,6 +18,7 @@
 #include <sched.h>
 #include <string.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -28,6 +29,7 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "sys/caps.h"
 #include "sys/filter.h"
 #include "sys/landlock.h"
@@ -49,6 +51,8 @@ struct entry {
 	/* Detached mounts of the binds, then the root. */
 	int trees[JAIL_BINDS_MAX];
 	int root_fd;
+	/* Of the jail's directory, or -EBADF. */
+	int tree_fd;
 	/* Number of the bind that is worked on, or -1. */
 	int bind;
 };
@@ -74,7 +78,7 @@ static int tell(struct entry *entry, uint32_t kind, int error, int fd)
 
 static int join_cgroups(struct entry *entry)
 {
-	int rc = sys_cgroup_move_self(&entry->plan->cgroups);
+	int rc = MUTANT("cgroup") ? 0 : sys_cgroup_move_self(&entry->plan->cgroups);
 
 	return rc < 0 ? tell(entry, ENTER_NO_CGROUP, rc, -EBADF) : 0;
 }
@@ -82,7 +86,7 @@ static int join_cgroups(struct entry *entry)
 static int leave_cgroup(struct entry *entry)
 {
 	(void)entry;
-	return unshare(CLONE_NEWCGROUP) < 0 ? -errno : 0;
+	return !MUTANT("namespace-cgroup") && unshare(CLONE_NEWCGROUP) < 0 ? -errno : 0;
 }
 
 static int open_binds(struct entry *entry)
@@ -108,7 +112,29 @@ static int open_binds(struct entry *entry)
 		}
 	}
 	entry->bind = -1;
-	return 0;
+	/* The keeper's others close by themselves when the program starts. */
+	return MUTANT("descriptor") && open(getenv("BOX_HOME"), O_RDONLY | O_DIRECTORY) < 0 ? -errno
+											    : 0;
+}
+
+/* By its path, since a mount of another namespace cannot be cloned; so it is looked at again. */
+static int open_directory(struct entry *entry)
+{
+	uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+	struct stat wanted, found;
+	int rc;
+
+	if (!entry->jail->tree.wanted) {
+		return 0;
+	}
+	rc = sys_mount_clone_tree(entry->plan->tree_path, attributes, &entry->tree_fd);
+	if (rc < 0) {
+		return rc;
+	}
+	if (fstat(entry->jail->tree.fd, &wanted) < 0 || fstat(entry->tree_fd, &found) < 0) {
+		return -errno;
+	}
+	return wanted.st_dev == found.st_dev && wanted.st_ino == found.st_ino ? 0 : -ESTALE;
 }
 
 static int take_ids(struct entry *entry)
@@ -203,7 +229,9 @@ static int seal_root(struct entry *entry)
 
 static int set_host_name(struct entry *entry)
 {
-	return sethostname(entry->jail->name, strlen(entry->jail->name)) < 0 ? -errno : 0;
+	const char *name = entry->jail->name;
+
+	return !MUTANT("namespace-uts") && sethostname(name, strlen(name)) < 0 ? -errno : 0;
 }
 
 static int start_session(struct entry *entry)
@@ -214,7 +242,7 @@ static int start_session(struct entry *entry)
 
 static int die_with_parent(struct entry *entry)
 {
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) {
+	if (!MUTANT("outlive") && prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) {
 		return -errno;
 	}
 	/* The parent may have ended before that. */
@@ -273,7 +301,7 @@ static int stage(int fd)
 static int place_descriptors(struct entry *entry)
 {
 	const struct jail *jail = entry->jail;
-	int staged[JAIL_FDS_MAX], null_fd, report_fd, program_fd;
+	int staged[JAIL_FDS_MAX], null_fd, report_fd, program_fd, tree_fd = -EBADF;
 	int rc = raise_descriptor_limit();
 
 	if (rc < 0) {
@@ -283,6 +311,12 @@ static int place_descriptors(struct entry *entry)
 		staged[i] = stage(jail->fds[i].fd);
 		if (staged[i] < 0) {
 			return staged[i];
+		}
+	}
+	if (entry->tree_fd >= 0) {
+		tree_fd = stage(entry->tree_fd);
+		if (tree_fd < 0) {
+			return tree_fd;
 		}
 	}
 	null_fd = stage(entry->plan->null_fd);
@@ -296,12 +330,15 @@ static int place_descriptors(struct entry *entry)
 		return -errno;
 	}
 	entry->report_fd = ENTER_REPORT_FD;
-	rc = sys_close_range(0, ENTER_STAGE_FD - 1);
+	rc = MUTANT("descriptor") ? 0 : sys_close_range(0, ENTER_STAGE_FD - 1);
 	for (int number = 0; number <= 2 && rc == 0; number++) {
 		rc = dup2(null_fd, number) < 0 ? -errno : 0;
 	}
 	for (size_t i = 0; i < jail->fd_count && rc == 0; i++) {
 		rc = dup2(staged[i], jail->fds[i].number) < 0 ? -errno : 0;
+	}
+	if (rc == 0 && tree_fd >= 0) {
+		rc = dup2(tree_fd, jail->tree.number) < 0 ? -errno : 0;
 	}
 	if (rc == 0) {
 		rc = sys_close_range(ENTER_STAGE_FD, ENTER_REPORT_FD - 1);
@@ -312,7 +349,7 @@ static int place_descriptors(struct entry *entry)
 static int set_limits(struct entry *entry)
 {
 	struct jail_limit limits[JAIL_LIMITS];
-	size_t count = jail_limits(entry->jail, limits);
+	size_t count = MUTANT("limits") ? 0 : jail_limits(entry->jail, limits);
 	int rc = 0;
 
 	for (size_t i = 0; i < count && rc == 0; i++) {
@@ -324,13 +361,13 @@ static int set_limits(struct entry *entry)
 static int drop_capabilities(struct entry *entry)
 {
 	(void)entry;
-	return sys_caps_drop_all();
+	return MUTANT("capabilities") ? 0 : sys_caps_drop_all();
 }
 
 static int forbid_privileges(struct entry *entry)
 {
 	(void)entry;
-	return sys_no_new_privs();
+	return MUTANT("no-new-privs") ? 0 : sys_no_new_privs();
 }
 
 static int allow_path(int ruleset_fd, const char *path, bool device)
@@ -343,7 +380,7 @@ static int allow_path(int ruleset_fd, const char *path, bool device)
 static int enter_landlock(struct entry *entry)
 {
 	_cleanup_close_ int ruleset_fd = -EBADF;
-	int rc = sys_landlock_new(&ruleset_fd);
+	int rc = sys_landlock_new(entry->jail->network, &ruleset_fd);
 
 	if (rc == -ENOSYS || rc == -EOPNOTSUPP) {
 		return tell(entry, ENTER_NO_LANDLOCK, rc, -EBADF);
@@ -356,16 +393,22 @@ static int enter_landlock(struct entry *entry)
 			rc = allow_path(ruleset_fd, entry->jail->binds[i].inside_path, true);
 		}
 	}
+	if (rc == 0 && entry->jail->tree.wanted) {
+		rc = sys_landlock_allow_tree(ruleset_fd, entry->jail->tree.number);
+	}
 	return rc == 0 ? sys_landlock_enter(ruleset_fd) : rc;
 }
 
 static int enter_seccomp(struct entry *entry)
 {
 	const struct jail_policy *policy = entry->jail->policy;
-	int listener = -EBADF;
-	int rc = sys_filter_load(policy->filter, policy->count,
-				 entry->jail->notify ? &listener : NULL);
+	int listener = -EBADF, rc;
 
+	/* A monitor does not start without its notifications. */
+	if (MUTANT("seccomp") && !entry->jail->notify) {
+		return 0;
+	}
+	rc = sys_filter_load(policy->filter, policy->count, entry->jail->notify ? &listener : NULL);
 	if (rc == 0 && listener >= 0) {
 		/* Close-on-exec takes the child's own copy away. */
 		rc = tell(entry, ENTER_LISTENER, 0, listener);
@@ -375,10 +418,12 @@ static int enter_seccomp(struct entry *entry)
 
 static int execute(struct entry *entry)
 {
-	static char *const no_environment[] = {NULL};
+	static char *const none[] = {NULL};
+	/* box-net knows of a mutant by it alone. */
+	char *const *environment =
+		MUTANT("environment") || MUTANT("reserved") ? MUTANT_ENVIRONMENT : none;
 
-	syscall(SYS_execveat, ENTER_PROGRAM_FD, "", entry->jail->argv, no_environment,
-		AT_EMPTY_PATH);
+	syscall(SYS_execveat, ENTER_PROGRAM_FD, "", entry->jail->argv, environment, AT_EMPTY_PATH);
 	return -errno;
 }
 
@@ -397,6 +442,7 @@ static const struct {
 	{"join its control groups", join_cgroups},
 	{"make a cgroup namespace", leave_cgroup},
 	{"open the bound files", open_binds},
+	{"open its directory", open_directory},
 	{"take its IDs", take_ids},
 	{"mount an empty root", mount_root},
 	{"bind the files", attach_binds},
@@ -421,6 +467,7 @@ _Noreturn void enter_jail(const struct enter_plan *plan)
 		.jail = plan->jail,
 		.report_fd = plan->report_fd,
 		.root_fd = -EBADF,
+		.tree_fd = -EBADF,
 		.bind = -1,
 	};
 

@@ -30,13 +30,22 @@ struct enter_plan {
 	int report_fd;
 	int null_fd;
 	int parent_pidfd;
-	/* The caller is root: groups can be replaced. */
+	/* Where the jail's directory is on the host, or NULL. */
+	const char *tree_path;
+	/* The process keeps no group of the caller: see jail_keeps_groups. */
 	bool replace_groups;
 	/* The process keeps ENTER_DEVICE_GROUP_INSIDE, to open a bound device. */
 	bool device_group;
 	/* Into the control groups that were made for it. */
 	struct sys_cgroup_way cgroups;
 };
+
+/*
+ * Whether the process keeps all supplementary groups of the caller. A normal user may take none
+ * away under an ID of the user's own (user_namespaces(7)), and gives none that may open a bound
+ * device when they are taken away.
+ */
+bool jail_keeps_groups(const struct jail *jail);
 
 #define JAIL_LIMITS 5
 

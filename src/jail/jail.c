@@ -5,7 +5,8 @@
  * that holds those descriptors and can reach nothing else, or an error that names the step.
  *
  * The parent (this file) checks the description, makes control groups, clones the child into new
- * namespaces, writes the child's ID maps and lets it go on. The child
+ * namespaces, writes the child's ID maps and lets it go on. A normal user may map no ID but the
+ * user's own: others are mapped by newuidmap(1) and newgidmap(1). The child
  * (enter.c) takes the steps and executes the program. Between them is a SOCK_SEQPACKET pair: one
  * byte down, reports up. The child's end is close-on-exec, so the end of the stream is the proof
  * that the program was started with every step behind it.
@@ -26,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -36,6 +38,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "base/mutant.h"
 #include "jail/enter.h"
 #include "sys/cgroup.h"
 #include "sys/filter.h"
@@ -43,8 +46,7 @@
 #include "sys/process.h"
 
 /* The cgroup namespace is made by the child, once it has joined its groups. */
-#define NAMESPACES                                                                                 \
-	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
+#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 /* A host name has at most 64 bytes, and this one also goes into messages. */
 #define NAME_BYTES_MAX 63
 /* Seven numbers. */
@@ -91,7 +93,14 @@ static int check_files(const struct jail *jail, struct err *err)
 	if (!found) {
 		return refuse(jail, err, "the program is not among the files:", jail->program);
 	}
+	if (jail->tree.wanted &&
+	    (jail->tree.fd < 0 || jail->tree.number < 0 || jail->tree.number >= ENTER_STAGE_FD)) {
+		return refuse(jail, err, "its directory is out of range", NULL);
+	}
 	for (size_t i = 0; i < jail->fd_count; i++) {
+		if (jail->tree.wanted && jail->tree.number == jail->fds[i].number) {
+			return refuse(jail, err, "two descriptors have one number", NULL);
+		}
 		if (jail->fds[i].fd < 0 || jail->fds[i].number < 0 ||
 		    jail->fds[i].number >= ENTER_STAGE_FD) {
 			return refuse(jail, err, "a descriptor is out of range", NULL);
@@ -133,20 +142,20 @@ static int check(const struct jail *jail, struct err *err)
 	if (jail->open_files > ENTER_PROGRAM_FD) {
 		return refuse(jail, err, "more than 4095 open files", NULL);
 	}
-	if (jail->host_uid == 0 || jail->host_gid == 0) {
+	if ((jail->host_uid == 0 || jail->host_gid == 0) && !jail->may_be_root) {
 		err_set(err, -EPERM, "jail", "jail of %s: it would run as root of the host",
 			jail->name);
 		err_mend(err, "give it an unprivileged user and group ID");
 		return -EPERM;
 	}
-	if (geteuid() != 0 && (jail->host_uid != geteuid() || jail->host_gid != getegid())) {
-		err_set(err, -EPERM, "jail", "jail of %s: only root can give it user ID %u",
-			jail->name, jail->host_uid);
-		err_mend(err, "use isolation: standard, which runs it under your own ID");
-		return -EPERM;
-	}
 	rc = check_arguments(jail, err);
 	return rc == 0 ? check_files(jail, err) : rc;
+}
+
+/* A normal user gives the process IDs that are not the user's own, which only a helper may map. */
+static bool is_foreign(const struct jail *jail)
+{
+	return geteuid() != 0 && (jail->host_uid != geteuid() || jail->host_gid != getegid());
 }
 
 /*
@@ -168,17 +177,60 @@ static gid_t device_group(const struct jail *jail)
 	return 0;
 }
 
+void jail_note_file(struct jail_process *process, uint64_t device, uint64_t inode)
+{
+	if (process->file_count < ARRAY_SIZE(process->files)) {
+		process->files[process->file_count].device = device;
+		process->files[process->file_count].inode = inode;
+		process->file_count++;
+	}
+}
+
+void jail_forget_file(struct jail_process *process, uint64_t device, uint64_t inode)
+{
+	for (size_t i = 0; i < process->file_count; i++) {
+		if (process->files[i].device == device && process->files[i].inode == inode) {
+			process->files[i] = process->files[--process->file_count];
+			return;
+		}
+	}
+}
+
+static void note_open_file(int fd, struct jail_process *process)
+{
+	struct stat status;
+
+	if (fstat(fd, &status) == 0) {
+		jail_note_file(process, status.st_dev, status.st_ino);
+	}
+}
+
 static void note_files(const struct jail *jail, struct jail_process *process)
 {
 	for (size_t i = 0; i < jail->fd_count; i++) {
-		struct stat status;
-
-		if (fstat(jail->fds[i].fd, &status) == 0) {
-			process->files[process->file_count].device = status.st_dev;
-			process->files[process->file_count].inode = status.st_ino;
-			process->file_count++;
-		}
+		note_open_file(jail->fds[i].fd, process);
 	}
+	if (jail->tree.wanted) {
+		note_open_file(jail->tree.fd, process);
+	}
+}
+
+/* Where the jail's directory is, by which the child clones its mount. */
+static int find_tree(const struct jail *jail, char *ret_path, size_t size)
+{
+	char link[64];
+	ssize_t length;
+
+	if (!jail->tree.wanted) {
+		return 0;
+	}
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", jail->tree.fd);
+	length = readlink(link, ret_path, size);
+	if (length < 0 || (size_t)length >= size) {
+		return length < 0 ? -errno : -ENAMETOOLONG;
+	}
+	ret_path[length] = '\0';
+	return 0;
 }
 
 /* Makes the control groups that are wanted; what cannot be had is noted, not an error. */
@@ -257,10 +309,49 @@ static int fail_child(const struct jail *jail, const struct enter_report *report
 	return rc;
 }
 
-static int write_maps(const struct jail *jail, pid_t pid, gid_t group)
+bool jail_keeps_groups(const struct jail *jail)
 {
+	return geteuid() != 0 && (!is_foreign(jail) || device_group(jail) != 0);
+}
+
+static int fail_maps(const struct jail *jail, int rc, const char *words, struct err *err)
+{
+	static const char standard[] = "or put `isolation: standard` into the Boxfile";
+
+	if (!is_foreign(jail)) {
+		fail_parent(jail, rc, "write its ID maps", err);
+		if (rc == -EACCES) {
+			/* The files of a process that is not dumpable belong to root. */
+			err_mend(err, "the process that starts jails must be dumpable");
+		} else if (geteuid() == 0 && (rc == -EPERM || rc == -EINVAL)) {
+			err_mend(err,
+				 "root has no ID %u here (in a container?): give root IDs "
+				 "that exist, in /etc/subuid and /etc/subgid",
+				 jail->host_uid);
+		}
+		return rc;
+	}
+	err_set(err, rc, "jail", "jail of %s: give it the user ID %u: %s", jail->name,
+		jail->host_uid, words[0] ? words : strerror(-rc));
+	if (rc == -ENOENT) {
+		err_mend(err, "sudo apt-get install uidmap, %s", standard);
+	} else if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1) {
+		err_mend(err,
+			 "start box where programs may gain privileges (no_new_privs is on), %s",
+			 standard);
+	} else {
+		err_mend(err, "see whether /etc/subuid and /etc/subgid have the ID for you, %s",
+			 standard);
+	}
+	return rc;
+}
+
+static int write_maps(const struct jail *jail, pid_t pid, gid_t group, struct err *err)
+{
+	/* A line of a person's terminal or two. */
+	char words[256] = "";
 	struct sys_id_map uids = {
-		.ranges = {{ENTER_ID_INSIDE, jail->host_uid, 1}},
+		.ranges = {{ENTER_ID_INSIDE, jail->host_uid + (MUTANT("id-map") ? 2 : 0), 1}},
 		.count = 1,
 	};
 	struct sys_id_map gids = {
@@ -268,8 +359,11 @@ static int write_maps(const struct jail *jail, pid_t pid, gid_t group)
 			   {ENTER_DEVICE_GROUP_INSIDE, group, 1}},
 		.count = group ? 2 : 1,
 	};
+	int rc = is_foreign(jail)
+			 ? sys_write_id_maps_by_helpers(pid, &uids, &gids, words, sizeof(words))
+			 : sys_write_id_maps(pid, &uids, &gids, geteuid() != 0);
 
-	return sys_write_id_maps(pid, &uids, &gids, geteuid() != 0);
+	return rc < 0 ? fail_maps(jail, rc, words, err) : 0;
 }
 
 /* Reads the child's reports until it runs the program or has failed. */
@@ -372,15 +466,29 @@ static int open_channel(const struct jail *jail, struct channel *ret_channel, st
 	return 0;
 }
 
+static uint64_t wanted_namespaces(const struct jail *jail)
+{
+	uint64_t namespaces = NAMESPACES | (jail->network ? 0 : CLONE_NEWNET);
+
+	namespaces &= ~(uint64_t)(MUTANT("namespace-user") ? CLONE_NEWUSER : 0);
+	namespaces &= ~(uint64_t)(MUTANT("namespace-mnt") ? CLONE_NEWNS : 0);
+	namespaces &= ~(uint64_t)(MUTANT("namespace-pid") ? CLONE_NEWPID : 0);
+	namespaces &= ~(uint64_t)(MUTANT("namespace-net") ? CLONE_NEWNET : 0);
+	namespaces &= ~(uint64_t)(MUTANT("namespace-ipc") ? CLONE_NEWIPC : 0);
+	namespaces &= ~(uint64_t)(MUTANT("namespace-uts") ? CLONE_NEWUTS : 0);
+	return namespaces;
+}
+
 /* Clones the child. Signals are blocked over it, so that no handler of ours runs in the child. */
 static pid_t clone_child(const struct enter_plan *plan, int parent_end, int *ret_pidfd)
 {
+	uint64_t namespaces = wanted_namespaces(plan->jail);
 	sigset_t all, before;
 	pid_t pid;
 
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
-	pid = sys_clone(NAMESPACES, plan->cgroups.born_in_fd, ret_pidfd);
+	pid = sys_clone(namespaces, plan->cgroups.born_in_fd, ret_pidfd);
 	if (pid == 0) {
 		/* Else it would never see the parent's end close. */
 		close(parent_end);
@@ -404,6 +512,9 @@ static pid_t clone_into_cgroups(struct enter_plan *plan, int parent_end,
 		miss_cgroup(process, rc);
 		sys_cgroup_close(&plan->cgroups);
 	}
+	if (MUTANT("cgroup")) {
+		close_fd(&plan->cgroups.born_in_fd);
+	}
 	pid = clone_child(plan, parent_end, &process->pidfd);
 	if (pid < 0 && plan->cgroups.born_in_fd >= 0) {
 		close_fd(&plan->cgroups.born_in_fd);
@@ -421,17 +532,23 @@ static int start(const struct jail *jail, struct channel *channel, struct jail_p
 		 struct err *err)
 {
 	gid_t group = geteuid() == 0 ? device_group(jail) : 0;
+	char tree_path[PATH_MAX];
 	struct enter_plan plan = {
 		.jail = jail,
 		.report_fd = channel->child_end,
 		.null_fd = channel->null_fd,
 		.parent_pidfd = channel->self_pidfd,
-		.replace_groups = geteuid() == 0,
+		.replace_groups = !jail_keeps_groups(jail),
 		.device_group = group != 0,
+		.tree_path = tree_path,
 	};
-	pid_t pid = clone_into_cgroups(&plan, channel->parent_end, process);
-	int rc;
+	int rc = find_tree(jail, tree_path, sizeof(tree_path));
+	pid_t pid;
 
+	if (rc < 0) {
+		return fail_parent(jail, rc, "find its directory", err);
+	}
+	pid = clone_into_cgroups(&plan, channel->parent_end, process);
 	if (pid < 0) {
 		const char *mend = mend_of_clone(pid);
 
@@ -443,13 +560,8 @@ static int start(const struct jail *jail, struct channel *channel, struct jail_p
 	}
 	process->pid = pid;
 	close_fd(&channel->child_end);
-	rc = write_maps(jail, pid, group);
+	rc = write_maps(jail, pid, group, err);
 	if (rc < 0) {
-		fail_parent(jail, rc, "write its ID maps", err);
-		/* The files of a process that is not dumpable belong to root. */
-		if (rc == -EACCES) {
-			err_mend(err, "the process that starts jails must be dumpable");
-		}
 		return rc;
 	}
 	if (send(channel->parent_end, "", 1, MSG_NOSIGNAL) < 0) {
@@ -490,7 +602,7 @@ int jail_end(struct jail_process *process)
 	int status = 0;
 	pid_t got;
 
-	if (process->pid > 0) {
+	if (process->pid > 0 && !MUTANT("spare")) {
 		(void)sys_pidfd_signal(process->pidfd, SIGKILL);
 		do {
 			got = waitpid(process->pid, &status, 0);
@@ -505,13 +617,48 @@ int jail_end(struct jail_process *process)
 	return status;
 }
 
-int jail_answer_open(int notify_fd, int fd)
+/* Whether the descriptor that is asked about is the file that fd is. A jail with notifications is
+ * one process: its list lets it start threads only. */
+static bool asks_about(const struct jail_process *process,
+		       const struct sys_notification *notification, int fd)
+{
+	_cleanup_close_ int its_fd =
+		sys_pidfd_copy_fd(process->pidfd, (int)notification->arguments[0]);
+	struct stat ours, theirs;
+
+	return its_fd >= 0 && fstat(fd, &ours) == 0 && fstat(its_fd, &theirs) == 0 &&
+	       ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+}
+
+/*
+ * A monitor gives memory back by a hole in the memory's file and then by dropping its own pages,
+ * and stops when the first cannot be done. With a file that it may only read the hole never can,
+ * and the pages alone are what is wanted. Where the look fails the call is made and fails: no file
+ * is changed, and the memory stays in use.
+ */
+static int answer_fallocate(const struct jail_process *process,
+			    const struct sys_notification *notification, int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY &&
+	    asks_about(process, notification, fd)) {
+		return sys_filter_answer_done(process->notify_fd, notification->id);
+	}
+	return sys_filter_answer_continue(process->notify_fd, notification->id);
+}
+
+int jail_answer(const struct jail_process *process, int fd)
 {
 	struct sys_notification notification;
+	int notify_fd = process->notify_fd;
 	int rc = sys_filter_receive(notify_fd, &notification);
 
 	if (rc < 0) {
 		return rc;
+	}
+	if (notification.number == SYS_fallocate) {
+		return answer_fallocate(process, &notification, fd);
 	}
 	if (fd >= 0 && notification.number == SYS_openat &&
 	    (notification.arguments[2] & O_ACCMODE)) {
@@ -522,5 +669,10 @@ int jail_answer_open(int notify_fd, int fd)
 
 void jail_sweep_cgroups(void)
 {
-	sys_cgroup_sweep();
+	(void)sys_cgroup_leftovers(true);
+}
+
+size_t jail_count_leftover_cgroups(void)
+{
+	return sys_cgroup_leftovers(false);
 }

@@ -5,13 +5,15 @@
  * enters it, to jail_describe, which prints it, and to jail_compare, which holds it against a live
  * process. Nothing about a confinement is written down anywhere else.
  *
- * jail_spawn makes a child in new user, mount, PID, network, IPC, UTS and cgroup namespaces. The
- * child gets a root of its own: an empty tmpfs with the listed files bound read-only, everything
- * else gone. Only the listed descriptors stay open. No capability is left in any set, the bounding
- * set is empty, securebits are locked, no_new_privs is set, core dumps are off, limits are set,
- * landlock leaves reading and executing inside the root, and the seccomp list is on before the
- * program's first instruction. Any step that cannot be taken ends the child, and jail_spawn returns
- * the step and the reason; steps in struct jail_missing are the only ones that may be absent.
+ * jail_spawn makes a child in new user, mount, PID, network, IPC, UTS and cgroup namespaces; one
+ * that is there to make connections keeps the network of its caller, which the description says.
+ * The child gets a root of its own: an empty tmpfs with the listed files bound read-only,
+ * everything else gone. Only the listed descriptors stay open. No capability is left in any set,
+ * the bounding set is empty, securebits are locked, no_new_privs is set, core dumps are off, limits
+ * are set, landlock leaves reading and executing inside the root, and the seccomp list is on before
+ * the program's first instruction. Any step that cannot be taken ends the child, and jail_spawn
+ * returns the step and the reason; steps in struct jail_missing are the only ones that may be
+ * absent.
  *
  * The child dies when the parent thread's process dies (PR_SET_PDEATHSIG, and it is PID 1 of its
  * own PID namespace, so everything below it dies as well).
@@ -29,17 +31,32 @@
 #define JAIL_FDS_MAX 32
 #define JAIL_ARGS_MAX 128
 
+/* A system call by name and number. */
+struct jail_call {
+	const char *name;
+	int number;
+};
+
 /* A classic BPF program made from policies/NAME.policy at build time. */
 struct jail_policy {
 	const char *name;
 	/* Array of struct sock_filter, count entries. */
 	const void *filter;
 	uint16_t count;
+	/* The calls that it has a rule for; any other kills. */
+	const struct jail_call *calls;
+	size_t call_count;
+	/* Those of them that jail_narrow has taken away: they kill too. */
+	const struct jail_call *without;
+	size_t without_count;
 };
 
 /* The policies that are compiled in, one for each file in policies/. */
 extern const struct jail_policy jail_policy_qemu;
 extern const struct jail_policy jail_policy_image;
+extern const struct jail_policy jail_policy_copy;
+extern const struct jail_policy jail_policy_net;
+extern const struct jail_policy jail_policy_keeper;
 
 struct jail_bind {
 	/* Absolute host path of a regular file or device node; links are followed by the host. It
@@ -70,8 +87,28 @@ struct jail {
 	} fds[JAIL_FDS_MAX];
 	size_t fd_count;
 	/*
-	 * The ID that the process has on the host. When it is not the caller's own, the caller
-	 * must be root. Inside it is always 1000.
+	 * One directory that the program may read and change, with all that is in it, at a number;
+	 * see jail_add_tree.
+	 */
+	struct {
+		bool wanted;
+		int fd;
+		int number;
+	} tree;
+	/*
+	 * The ID may be that of the host's root: what the program makes in its tree must belong to
+	 * the caller. It has no capability all the same.
+	 */
+	bool may_be_root;
+	/*
+	 * It stays in the caller's network namespace, without a capability there. What it may do
+	 * with that is for its list of system calls to say: nothing else of a jail knows addresses.
+	 */
+	bool network;
+	/*
+	 * The ID that the process has on the host. When a normal user gives it another than the
+	 * user's own, newuidmap(1) and newgidmap(1) must allow it (/etc/subuid, /etc/subgid), and
+	 * the process keeps no group of the user. Inside it is always 1000.
 	 */
 	uid_t host_uid;
 	gid_t host_gid;
@@ -108,12 +145,12 @@ struct jail_process {
 	/* Absolute paths of the cgroup directories made for it, NUL-separated, or empty. */
 	char cgroups[1024];
 	struct jail_missing missing;
-	/* What the listed descriptors were at the start, for jail_compare: a program may
-	 * duplicate them and close the numbers that it was given. */
+	/* What the listed descriptors were at the start, and what jail_note_file added, for
+	 * jail_compare: a program may duplicate them and close the numbers that it was given. */
 	struct {
 		uint64_t device;
 		uint64_t inode;
-	} files[JAIL_FDS_MAX];
+	} files[JAIL_FDS_MAX + 1];
 	size_t file_count;
 };
 
@@ -133,20 +170,38 @@ int jail_add_bind(struct jail *jail, const char *host_path, const char *inside_p
 		  struct err *err);
 
 /*
+ * Makes a policy that is the given one without the named calls. *ret_policy is the caller's, to be
+ * freed by free(3), and needs the given one no more than its constant lists. Returns 0, -EINVAL for
+ * a name that policy has no rule for or that starting a program needs, -E2BIG or -ENOMEM, with err
+ * filled.
+ */
+int jail_narrow(const struct jail_policy *policy, char *const *names, size_t count,
+		struct jail_policy **ret_policy, struct err *err);
+
+/*
  * Adds one descriptor; the jail does not own it. number is below 2048. Returns 0 or -ENOSPC with
  * err filled.
  */
 int jail_add_fd(struct jail *jail, int fd, int number, struct err *err);
+
+/*
+ * Adds the one directory that the program may change; the jail does not own fd. At number (below
+ * 2048) the program gets an O_PATH descriptor for the root of a mount of its own (nosuid, nodev,
+ * noexec), so nothing above the directory can be reached from it. The directory is found again by
+ * its path, and must be the same. Returns 0 or -ENOSPC with err filled.
+ */
+int jail_add_tree(struct jail *jail, int fd, int number, struct err *err);
 
 /* Frees what jail_add_* copied. */
 void jail_clear(struct jail *jail);
 
 /*
  * Builds the jail and starts the program in it. Returns once the program has been executed. The
- * process dies with the thread that calls this. host_uid and host_gid must not be 0. A root caller
- * gives the process no supplementary group but that of a bound device. On success *ret_process is
- * filled; the caller owns pidfd and notify_fd, waits for the process, and calls jail_end
- * afterwards. On failure err names the step, the reason and the mend.
+ * process dies with the thread that calls this. host_uid and host_gid must not be 0 without
+ * may_be_root. The process has no supplementary group but that of a bound device; but a normal
+ * user under whose own ID it runs, or whom a group lets open the device, cannot take any away.
+ * On success *ret_process is filled; the caller owns pidfd and notify_fd, waits for the process,
+ * and calls jail_end afterwards. On failure err names the step, the reason and the mend.
  */
 int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct err *err);
 
@@ -157,11 +212,20 @@ int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct
 int jail_end(struct jail_process *process);
 
 /*
- * Answers one pending notification on notify_fd: an openat(2) for writing becomes the descriptor
- * fd (which may be opened read-only), anything else, and without a descriptor all, -EACCES. Returns
- * 0, -EAGAIN, or a negative errno.
+ * Answers one pending notification of the process. An openat(2) for writing becomes the descriptor
+ * fd (which may be opened read-only; -EBADF: -EACCES). A fallocate(2) is carried out; but where fd
+ * may only be read and the call is about the same file, it is said to be done and is not. Anything
+ * else gets -EACCES. Returns 0, -EAGAIN, or a negative errno.
  */
-int jail_answer_open(int notify_fd, int fd);
+int jail_answer(const struct jail_process *process, int fd);
+
+/*
+ * Tell jail_compare of a file that the process was given after its start, and of one that it has
+ * no more. A file that was given twice must be forgotten twice. What there is no room for counts
+ * as a difference.
+ */
+void jail_note_file(struct jail_process *process, uint64_t device, uint64_t inode);
+void jail_forget_file(struct jail_process *process, uint64_t device, uint64_t inode);
 
 /* The description as JSON text for people and programs; owned by the caller. 0 or -ENOMEM. */
 int jail_describe(const struct jail *jail, char **ret_text);
@@ -169,11 +233,28 @@ int jail_describe(const struct jail *jail, char **ret_text);
 /*
  * Reads the live process back from /proc (IDs, capabilities, no_new_privs, seccomp mode,
  * namespaces, root, mounts, descriptors, limits) and compares it with the description. With notify,
- * one regular file that is not listed is taken for the one that jail_answer_open gave. Each
+ * one regular file that is not listed is taken for the one that jail_answer gave. Each
  * difference is appended to *ret_text as a line, owned by the caller. Returns the number of
  * differences or a negative errno.
  */
 int jail_compare(const struct jail *jail, const struct jail_process *process, char **ret_text);
 
+/*
+ * Confines the calling process, which is in no jail, for good: no capability in any set (started by
+ * root: CAP_DAC_OVERRIDE, to remove control groups, and an empty bounding set), no_new_privs, not
+ * dumpable, no core dumps, and the list of system calls policy. It has one thread. Returns 0, or a
+ * negative errno with err filled; then it may be confined in part.
+ */
+int jail_confine_self(const struct jail_policy *policy, struct err *err);
+
+/* What jail_confine_self has done as JSON text, owned by the caller. 0 or -ENOMEM. */
+int jail_describe_self(const struct jail_policy *policy, char **ret_text);
+
+/* As jail_compare, for a process that has confined itself and asks about itself. */
+int jail_compare_self(char **ret_text);
+
 /* Removes cgroups of box whose makers are dead. Always safe; failures are ignored. */
 void jail_sweep_cgroups(void);
+
+/* How many there are of them. */
+size_t jail_count_leftover_cgroups(void);

@@ -336,7 +336,8 @@ int json_dump(const struct json *json, unsigned flags, char **ret_text)
 {
 	/* 15 digits are what a double holds of any decimal number: 0.1 is written as 0.1. */
 	size_t layout = JSON_SORT_KEYS | JSON_REAL_PRECISION(15) |
-			((flags & JSON_DUMP_INDENT) ? JSON_INDENT(2) : JSON_COMPACT);
+			((flags & JSON_DUMP_INDENT) ? JSON_INDENT(2) : JSON_COMPACT) |
+			((flags & JSON_DUMP_ASCII) ? JSON_ENSURE_ASCII : 0);
 	size_t length;
 	char *text, *longer;
 

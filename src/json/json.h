@@ -118,6 +118,8 @@ enum json_dump_flags {
 	JSON_DUMP_INDENT = 1u << 0,
 	/* A newline at the end. */
 	JSON_DUMP_NEWLINE = 1u << 1,
+	/* Characters beyond ASCII as \uXXXX: among them are some that drive a terminal. */
+	JSON_DUMP_ASCII = 1u << 2,
 };
 
 /*

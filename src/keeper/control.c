@@ -15,6 +15,8 @@
 /* Bulk data stops at the first; the rest is for control messages and whole EXEC requests. */
 #define OUT_BULK_MAX ((size_t)256 << 10)
 #define OUT_MAX ((size_t)1 << 20)
+/* What requests leave free, for orders and credit. */
+#define OUT_RESERVE ((size_t)128 << 10)
 /* Reads in one turn, so that a flood does not starve the other descriptors. */
 #define READS_PER_TURN 64
 /* Reads of what is left when the machine has ended: several times what a socket holds. */
@@ -29,29 +31,41 @@ struct control {
 	bool *freed;
 	/* Bulk data was turned away, and nobody was told yet that there is room again. */
 	bool starved;
+	/* Only so many bytes may still go out. */
+	bool held;
+	size_t passing;
 	size_t out_start;
 	size_t out_size;
-	uint8_t out[OUT_MAX];
+	/* The frame that ends a hold has room of its own. */
+	uint8_t out[OUT_MAX + WIRE_HEADER_SIZE];
 };
+
+static size_t sendable(const struct control *control)
+{
+	return control->held ? control->passing : control->out_size;
+}
 
 static void flush(struct control *control)
 {
-	while (control->out_size > 0) {
+	bool wanted;
+
+	while (sendable(control) > 0) {
 		ssize_t sent = send(control->fd, control->out + control->out_start,
-				    control->out_size, MSG_DONTWAIT | MSG_NOSIGNAL);
+				    sendable(control), MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (sent < 0) {
 			break;
 		}
 		control->out_start += (size_t)sent;
 		control->out_size -= (size_t)sent;
+		control->passing -= control->held ? (size_t)sent : 0;
 	}
 	if (control->out_size == 0) {
 		control->out_start = 0;
 	}
 	control->starved = control->starved || !control_has_room(control);
-	loop_modify(control->loop, control->fd,
-		    control->out_size > 0 || control->starved ? EPOLLIN | EPOLLOUT : EPOLLIN);
+	wanted = sendable(control) > 0 || (control->starved && !control->held);
+	loop_modify(control->loop, control->fd, wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 /* Hands out the frames that are whole. False when the port is gone. */
@@ -188,13 +202,38 @@ static int queue(struct control *control, uint8_t type, uint8_t channel, uint32_
 	uint8_t header[WIRE_HEADER_SIZE];
 
 	ASSERT(size <= WIRE_PAYLOAD_MAX);
-	if (control->out_size + sizeof(header) + size > sizeof(control->out)) {
+	if (control->out_size + sizeof(header) + size > OUT_MAX) {
 		return -ENOBUFS;
 	}
 	wire_header_encode(header, type, channel, stream, (uint32_t)size);
 	append(control, header, sizeof(header));
 	append(control, payload, size);
 	return 0;
+}
+
+void control_hold(struct control *control)
+{
+	control->held = true;
+	control->passing = control->out_size;
+}
+
+void control_go_on(struct control *control, uint8_t type)
+{
+	uint8_t *place;
+
+	if (!control->held) {
+		return;
+	}
+	if (control->out_start > 0) {
+		memmove(control->out, control->out + control->out_start, control->out_size);
+		control->out_start = 0;
+	}
+	place = control->out + control->passing;
+	memmove(place + WIRE_HEADER_SIZE, place, control->out_size - control->passing);
+	wire_header_encode(place, type, 0, 0, 0);
+	control->out_size += WIRE_HEADER_SIZE;
+	control->held = false;
+	flush(control);
 }
 
 int control_send(struct control *control, uint8_t type, uint8_t channel, uint32_t stream,
@@ -212,7 +251,7 @@ int control_send_exec(struct control *control, uint32_t stream, const uint8_t *p
 {
 	size_t frames = size / WIRE_PAYLOAD_MAX + 1;
 
-	if (control->out_size + size + frames * WIRE_HEADER_SIZE > sizeof(control->out)) {
+	if (control->out_size + size + frames * WIRE_HEADER_SIZE > OUT_MAX - OUT_RESERVE) {
 		return -ENOBUFS;
 	}
 	while (size > WIRE_PAYLOAD_MAX) {

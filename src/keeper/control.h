@@ -36,6 +36,13 @@ int control_send(struct control *control, uint8_t type, uint8_t channel, uint32_
 int control_send_exec(struct control *control, uint32_t stream, const uint8_t *payload,
 		      size_t size);
 
+/*
+ * Holds back what is queued from now on: the guest keeps still and must hear nothing else.
+ * control_go_on lets it go again, behind one frame of type without payload.
+ */
+void control_hold(struct control *control);
+void control_go_on(struct control *control, uint8_t type);
+
 /* Takes in what has come already, without waiting: at least all that was there at the call. */
 void control_drain(struct control *control);
 

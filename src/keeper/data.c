@@ -1,41 +1,52 @@
-#include "keeper/keeper.h"
-
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "keeper/keeper.h"
 
-#define SOCKET_NAME "sock"
 /* Pausing writes what is under way to the disk; a monitor that needs longer does not answer. */
 #define PAUSE_LIMIT_MS 60000
 
-static void answer(struct keeper *keeper, int rc, int copy_fd)
+static void answer(struct client *client, int rc, int copy_fd)
 {
-	struct ipc_message message = {.type = rc < 0 ? IPC_FAILED : IPC_DATA_COPY};
+	struct ipc_message message = {.type = IPC_DATA_COPY};
+	char text[256];
 
-	if (rc < 0) {
-		snprintf(message.failed.code, sizeof(message.failed.code), "%s",
-			 rc == -EAGAIN ? IPC_CODE_BUSY : "data-copy");
-		snprintf(message.failed.text, sizeof(message.failed.text),
-			 "%s: /data could not be copied: %s", keeper->start.name, strerror(-rc));
+	client->wants_copy = false;
+	if (rc == 0) {
+		if (ipc_send(client->fd, &message, &copy_fd, 1) < 0) {
+			client_drop(client);
+		}
+		return;
 	}
-	ipc_send(keeper->asker_fd, &message, &copy_fd, rc < 0 ? 0 : 1);
-	loop_remove(keeper->loop, keeper->asker_fd);
-	close_fd(&keeper->asker_fd);
+	snprintf(text, sizeof(text), "%s: /data could not be copied: %s",
+		 client->keeper->start.name, strerror(-rc));
+	client_refuse(client, 0, rc == -EAGAIN ? IPC_CODE_BUSY : "data-copy", text, "");
+}
+
+/* A copy is written to by whoever gets it, so one asker gets it; the others ask again. */
+static void answer_all(struct keeper *keeper, int rc, int copy_fd)
+{
 	loop_timer_cancel(keeper->loop, &keeper->pause_timer);
+	for (size_t i = 0; i < ARRAY_SIZE(keeper->clients); i++) {
+		if (keeper->clients[i].fd >= 0 && keeper->clients[i].wants_copy) {
+			answer(&keeper->clients[i], rc, copy_fd);
+			copy_fd = -EBADF;
+			rc = rc == 0 ? -EAGAIN : rc;
+		}
+	}
 }
 
 static void on_pause_limit(struct loop *loop, void *data)
 {
+	struct keeper *keeper = data;
+
 	(void)loop;
-	answer(data, -ETIMEDOUT, -EBADF);
+	keeper->pause_timer = 0;
+	answer_all(keeper, -ETIMEDOUT, -EBADF);
 }
 
 /* The machine stands still and all it has written is in the file: take the copy, let it go on. */
@@ -47,99 +58,60 @@ static void on_paused(void *data)
 	int rc = copy_fd < 0 ? copy_fd : copy_file_sparse(keeper->files.data_fd, copy_fd);
 
 	keeper->pausing = false;
-	answer(keeper, rc, copy_fd);
-	if (engine_resume(keeper->engine, &err) < 0) {
+	answer_all(keeper, rc, copy_fd);
+	if (keeper->phase != KEEPER_ENDING && engine_resume(keeper->engine, &err) < 0) {
 		keeper_fail(keeper, &err);
 	}
 }
 
-static void on_asker(struct loop *loop, int fd, uint32_t events, void *data)
+/* What the guest had cached is on its disk now: stop it. */
+static void on_synced(struct keeper *keeper)
 {
-	struct keeper *keeper = data;
-	struct ipc_message message;
-	int fds[IPC_FDS_MAX];
-	int rc = ipc_receive(fd, &message, fds);
+	int rc = keeper->phase == KEEPER_RUNNING
+			 ? engine_pause(keeper->engine, on_paused, keeper, NULL)
+			 : -EAGAIN;
 
-	(void)events;
-	if (rc == -EAGAIN) {
+	if (rc < 0) {
+		keeper->pausing = false;
+		answer_all(keeper, rc, -EBADF);
+	}
+}
+
+/* A copy holds what had been written before it was asked for, synced by its writer or not. */
+int data_sync_inside(struct keeper *keeper, void (*ended)(struct keeper *keeper))
+{
+	static const char *const argv[] = {"box-sync"};
+	const struct wire_exec exec = {
+		.flags = WIRE_EXEC_SELF,
+		.user = "root",
+		.directory = "/",
+		.argc = ARRAY_SIZE(argv),
+	};
+
+	return command_own(keeper, &exec, argv, ended);
+}
+
+void data_copy(struct client *client)
+{
+	struct keeper *keeper = client->keeper;
+	int rc = 0;
+
+	if (keeper->phase != KEEPER_RUNNING || keeper->files.data_fd < 0 ||
+	    keeper->fork.stage != FORK_NONE) {
+		answer(client, -EAGAIN, -EBADF);
 		return;
 	}
-	if (rc > 0) {
-		ipc_close_fds(fds);
-	}
-	/* No more is read until the answer is out. */
-	loop_modify(loop, fd, 0);
-	if (rc <= 0 || message.type != IPC_COPY_DATA || keeper->phase != KEEPER_RUNNING) {
-		answer(keeper, -EAGAIN, -EBADF);
-		return;
-	}
+	client->wants_copy = true;
 	/* An asker before may have gone without waiting; its pause is ours then. */
-	rc = keeper->pausing ? 0 : engine_pause(keeper->engine, on_paused, keeper, NULL);
-	if (rc == 0) {
-		keeper->pausing = true;
-		rc = loop_timer_add(loop, PAUSE_LIMIT_MS, on_pause_limit, keeper,
+	if (!keeper->pausing) {
+		rc = data_sync_inside(keeper, on_synced);
+		keeper->pausing = rc == 0;
+	}
+	if (rc == 0 && keeper->pause_timer == 0) {
+		rc = loop_timer_add(keeper->loop, PAUSE_LIMIT_MS, on_pause_limit, keeper,
 				    &keeper->pause_timer);
 	}
 	if (rc < 0) {
-		answer(keeper, rc, -EBADF);
+		answer(client, rc, -EBADF);
 	}
-}
-
-static void on_listener(struct loop *loop, int fd, uint32_t events, void *data)
-{
-	struct keeper *keeper = data;
-	int asker = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-	(void)events;
-	if (asker < 0) {
-		return;
-	}
-	/* One at a time: others are told to ask again. */
-	if (keeper->asker_fd >= 0 || loop_add(loop, asker, EPOLLIN, on_asker, keeper) < 0) {
-		close(asker);
-		return;
-	}
-	keeper->asker_fd = asker;
-}
-
-int keeper_listen(struct keeper *keeper, struct err *err)
-{
-	char directory[128];
-
-	keeper->asker_fd = -EBADF;
-	snprintf(directory, sizeof(directory), "run/%s", keeper->start.name);
-	if (mkdirat(keeper->files.store.home_fd, directory, 0700) < 0 && errno != EEXIST) {
-		return err_context(err, -errno, "%s", directory);
-	}
-	keeper->run_fd = openat(keeper->files.store.home_fd, directory,
-				O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (keeper->run_fd < 0) {
-		return err_context(err, -errno, "%s", directory);
-	}
-	/* We hold the lock of /data, so a socket that is there belongs to nobody who lives. */
-	unlinkat(keeper->run_fd, SOCKET_NAME, 0);
-	keeper->listen_fd = ipc_listen_at(keeper->run_fd, SOCKET_NAME);
-	if (keeper->listen_fd < 0) {
-		return err_context(err, keeper->listen_fd, "%s/%s", directory, SOCKET_NAME);
-	}
-	return loop_add(keeper->loop, keeper->listen_fd, EPOLLIN, on_listener, keeper);
-}
-
-void keeper_stop_listening(struct keeper *keeper)
-{
-	char directory[128];
-
-	if (keeper->listen_fd < 0) {
-		return;
-	}
-	loop_remove(keeper->loop, keeper->listen_fd);
-	close_fd(&keeper->listen_fd);
-	if (keeper->asker_fd >= 0) {
-		loop_remove(keeper->loop, keeper->asker_fd);
-		close_fd(&keeper->asker_fd);
-	}
-	unlinkat(keeper->run_fd, SOCKET_NAME, 0);
-	close_fd(&keeper->run_fd);
-	snprintf(directory, sizeof(directory), "run/%s", keeper->start.name);
-	unlinkat(keeper->files.store.home_fd, directory, AT_REMOVEDIR);
 }

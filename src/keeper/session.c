@@ -13,50 +13,20 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "ipc/net.h"
 
-static void broken(struct keeper *keeper, const char *what)
+void keeper_guest_broken(struct keeper *keeper, const char *port, const char *what)
 {
-	char text[160];
+	char text[160 + IPC_NET_TEXT_SIZE];
 
-	snprintf(text, sizeof(text), "the guest broke the protocol of its control port: %s", what);
+	snprintf(text, sizeof(text), "the guest broke the protocol of its %s port: %s", port, what);
 	keeper_fail_text(keeper, "guest-broken", text,
 			 "something inside has taken over box-guest; the machine was ended");
 }
 
-static struct stream **find_stream(struct keeper *keeper, uint32_t id)
+static void broken(struct keeper *keeper, const char *what)
 {
-	for (size_t i = 0; i < ARRAY_SIZE(keeper->streams); i++) {
-		if (keeper->streams[i] && stream_id(keeper->streams[i]) == id) {
-			return &keeper->streams[i];
-		}
-	}
-	return NULL;
-}
-
-static void send_result(struct keeper *keeper, struct stream *stream)
-{
-	struct stream **slot = find_stream(keeper, stream_id(stream));
-	struct ipc_message message;
-
-	stream_result(stream, &message);
-	keeper_tell(keeper, &message);
-	ASSERT(slot);
-	*slot = NULL;
-	stream_free(stream);
-}
-
-static void on_stream_ended(void *data, struct stream *stream)
-{
-	send_result(data, stream);
-}
-
-static void on_stream_stuck(void *data, struct stream *stream)
-{
-	struct keeper *keeper = data;
-
-	send_result(keeper, stream);
-	keeper_fail_text(keeper, "guest-stuck", "the guest did not end a command when told to",
-			 "the machine was ended");
+	keeper_guest_broken(keeper, "control", what);
 }
 
 /*
@@ -101,10 +71,10 @@ static bool fits(const char *text, size_t size)
 
 static void take_ready(struct keeper *keeper, const struct wire_frame *frame)
 {
-	struct ipc_message message = {.type = IPC_READY};
 	struct wire_ready ready;
 
-	if (!keeper->hello || wire_ready_decode(frame->payload, frame->length, &ready) < 0 ||
+	if (!keeper->hello || keeper->net.guest_waits ||
+	    wire_ready_decode(frame->payload, frame->length, &ready) < 0 ||
 	    memcmp(ready.nonce, keeper->nonce, sizeof(keeper->nonce)) != 0 ||
 	    !fits(ready.release, sizeof(keeper->ready.release)) ||
 	    !fits(ready.version, sizeof(keeper->ready.version)) ||
@@ -116,24 +86,39 @@ static void take_ready(struct keeper *keeper, const struct wire_frame *frame)
 	if (keeper->phase == KEEPER_ENDING) {
 		return;
 	}
-	keeper->phase = KEEPER_RUNNING;
-	loop_timer_cancel(keeper->loop, &keeper->timer);
+	snprintf(keeper->ready.release, sizeof(keeper->ready.release), "%s", ready.release);
+	snprintf(keeper->ready.version, sizeof(keeper->ready.version), "%s", ready.version);
+	snprintf(keeper->ready.boot_id, sizeof(keeper->ready.boot_id), "%s", ready.boot_id);
+	if (net_is_ready(keeper)) {
+		keeper_guest_ready(keeper);
+	} else {
+		keeper->net.guest_waits = true;
+	}
+}
+
+void keeper_guest_ready(struct keeper *keeper)
+{
+	if (keeper->start.has_copy && live_adopt(keeper) < 0) {
+		keeper_fail_text(keeper, "copy",
+				 "what ran in the copied machine could not be taken over",
+				 "try again");
+		return;
+	}
 	keeper->ready.ready_ns = clock_monotonic_ns();
 	keeper->ready.restored = keeper->files.restore;
 	keeper->ready.hardware = keeper->files.hardware;
 	keeper->ready.monitor_pid = engine_process(keeper->engine)->pid;
 	snprintf(keeper->ready.engine, sizeof(keeper->ready.engine), "qemu");
-	snprintf(keeper->ready.release, sizeof(keeper->ready.release), "%s", ready.release);
-	snprintf(keeper->ready.version, sizeof(keeper->ready.version), "%s", ready.version);
-	snprintf(keeper->ready.boot_id, sizeof(keeper->ready.boot_id), "%s", ready.boot_id);
 	snprintf(keeper->ready.boot_reason, sizeof(keeper->ready.boot_reason), "%s",
 		 keeper->files.boot_reason);
-	snprintf(keeper->ready.missing, sizeof(keeper->ready.missing), "%s%s%s",
-		 engine_process(keeper->engine)->missing.landlock_reason,
-		 engine_process(keeper->engine)->missing.landlock ? " " : "",
-		 engine_process(keeper->engine)->missing.cgroup_reason);
-	message.ready = keeper->ready;
-	keeper_tell(keeper, &message);
+	report_missing(&engine_process(keeper->engine)->missing,
+		       keeper->net.spawned ? &keeper->net.process.missing : NULL,
+		       keeper->ready.missing, sizeof(keeper->ready.missing));
+	if (keeper->start.stay == IPC_STAY_WARM) {
+		pool_started(keeper);
+	} else {
+		keeper_is_up(keeper);
+	}
 }
 
 /* Text of the guest for a person: one line, nothing that drives a terminal. */
@@ -158,6 +143,13 @@ static void take_error(struct keeper *keeper, const struct wire_frame *frame)
 		return;
 	}
 	clean_text((const uint8_t *)error.text, strlen(error.text), text, sizeof(text));
+	if (keeper->phase == KEEPER_GOING_DOWN) {
+		snprintf(line, sizeof(line), "%s: %s", text, strerror((int)error.error));
+		keeper_fail_text(keeper, "data-not-written", line,
+				 "is the host's disk full? what a program had synced without an "
+				 "error is there");
+		return;
+	}
 	snprintf(line, sizeof(line), "the guest could not set its machine up: %s: %s", text,
 		 error.error > 0 && error.error < 4096 ? strerror((int)error.error) : "unknown");
 	keeper_fail_text(keeper, "guest-setup", line, "build it again: box build --no-cache");
@@ -181,8 +173,8 @@ static void take_hello(struct keeper *keeper, const struct wire_frame *frame)
 
 static void take_log(struct keeper *keeper, const struct wire_frame *frame)
 {
-	struct ipc_message message = {.type = IPC_NOTICE, .stream = frame->stream};
-	struct stream **stream = find_stream(keeper, frame->stream);
+	struct ipc_message message = {.type = IPC_NOTICE};
+	struct command *command = command_find(keeper, frame->stream);
 
 	/* wire/ctl.h: at most 1,024 bytes. */
 	if (frame->length > 1024) {
@@ -190,11 +182,19 @@ static void take_log(struct keeper *keeper, const struct wire_frame *frame)
 		return;
 	}
 	/* A flood of them would fill the client's socket, and the result would find no room. */
-	if (!stream || !stream_first_log(*stream)) {
+	if (!command || !stream_first_log(command->stream)) {
 		return;
 	}
+	message.stream = command->number;
 	clean_text(frame->payload, frame->length, message.text, sizeof(message.text));
-	ipc_send(keeper->client_fd, &message, NULL, 0);
+	client_tell(command->client, &message);
+}
+
+/* Whether the guest has been asked for what may fail. */
+static bool may_fail(enum keeper_phase phase)
+{
+	return phase == KEEPER_STARTING || phase == KEEPER_GOING_DOWN || phase == KEEPER_FREEZING ||
+	       phase == KEEPER_WARMING || phase == KEEPER_TAKEN;
 }
 
 static void take_port_frame(struct keeper *keeper, const struct wire_frame *frame)
@@ -205,8 +205,14 @@ static void take_port_frame(struct keeper *keeper, const struct wire_frame *fram
 		take_hello(keeper, frame);
 	} else if (frame->type == WIRE_READY && starting) {
 		take_ready(keeper, frame);
-	} else if (frame->type == WIRE_ERROR && (starting || keeper->phase == KEEPER_FREEZING)) {
+	} else if (frame->type == WIRE_ERROR && may_fail(keeper->phase)) {
 		take_error(keeper, frame);
+	} else if (frame->type == WIRE_DETACHED && keeper->phase == KEEPER_WARMING &&
+		   commands_signal(keeper, 0) == 0) {
+		pool_detached(keeper);
+	} else if (frame->type == WIRE_ATTACHED && keeper->phase == KEEPER_TAKEN &&
+		   keeper->attaching) {
+		pool_attached(keeper);
 	} else if (frame->type == WIRE_LOG) {
 		take_log(keeper, frame);
 	} else if (frame->type == WIRE_FROZEN && keeper->phase == KEEPER_FREEZING &&
@@ -214,15 +220,32 @@ static void take_port_frame(struct keeper *keeper, const struct wire_frame *fram
 		keeper_frozen(keeper);
 	} else if (frame->type == WIRE_BYE && keeper->phase == KEEPER_GOING_DOWN) {
 		keeper_gone_down(keeper);
+	} else if (frame->type == WIRE_PAUSED && !starting) {
+		if (live_paused(keeper, frame) < 0) {
+			broken(keeper, "a PAUSED that nobody had asked for");
+		}
+	} else if (frame->type == WIRE_TIME && !starting) {
+		if (clock_answer(keeper, frame) < 0) {
+			broken(keeper, "a TIME that nobody had asked for");
+		}
 	} else {
 		broken(keeper, "a message that is not legal now");
 	}
 }
 
+static void tell_started(const struct command *command, const struct wire_frame *frame)
+{
+	struct ipc_message message = {.type = IPC_STARTED, .stream = command->number};
+
+	wire_u32_decode(frame->payload, frame->length, &message.command.number);
+	snprintf(message.command.id, sizeof(message.command.id), "%s", command->id);
+	client_tell(command->client, &message);
+}
+
 void keeper_frame(void *data, const struct wire_frame *frame)
 {
 	struct keeper *keeper = data;
-	struct stream **stream;
+	struct command *command;
 	bool started = false;
 
 	if (keeper->phase == KEEPER_ENDING) {
@@ -236,22 +259,20 @@ void keeper_frame(void *data, const struct wire_frame *frame)
 		take_log(keeper, frame);
 		return;
 	}
-	stream = find_stream(keeper, frame->stream);
-	if (!stream) {
+	command = command_find(keeper, frame->stream);
+	if (!command) {
 		/* Credit for a stream that has just ended crosses its end on the way. */
 		if (frame->type != WIRE_CREDIT) {
 			broken(keeper, "a message for a command that does not run");
 		}
 		return;
 	}
-	if (stream_frame(*stream, frame, &started) < 0) {
+	if (stream_frame(command->stream, frame, &started) < 0) {
 		broken(keeper, "a command's message that is not legal now");
 		return;
 	}
 	if (started) {
-		struct ipc_message message = {.type = IPC_STARTED, .stream = frame->stream};
-
-		keeper_tell(keeper, &message);
+		tell_started(command, frame);
 	}
 }
 
@@ -264,120 +285,9 @@ void keeper_port_writable(void *data)
 {
 	struct keeper *keeper = data;
 
-	for (size_t i = 0; i < ARRAY_SIZE(keeper->streams); i++) {
-		if (keeper->streams[i]) {
-			stream_writable(keeper->streams[i]);
+	for (size_t i = 0; i < ARRAY_SIZE(keeper->commands); i++) {
+		if (keeper->commands[i].stream) {
+			stream_writable(keeper->commands[i].stream);
 		}
-	}
-}
-
-/* Sends the command's request; the memory file is the client's and was sealed by it. */
-static int send_exec(struct keeper *keeper, uint32_t id, int request_fd)
-{
-	struct stat status;
-	void *payload;
-	int rc;
-
-	if (fstat(request_fd, &status) < 0) {
-		return -errno;
-	}
-	if (status.st_size <= 0 || status.st_size > (off_t)WIRE_EXEC_MAX) {
-		return -E2BIG;
-	}
-	payload = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, request_fd, 0);
-	if (payload == MAP_FAILED) {
-		return -errno;
-	}
-	rc = control_send_exec(keeper->control, id, payload, (size_t)status.st_size);
-	munmap(payload, (size_t)status.st_size);
-	return rc;
-}
-
-static void refuse_exec(struct keeper *keeper, uint32_t id, int error)
-{
-	struct ipc_message message = {.type = IPC_EXITED, .stream = id};
-
-	message.exited.exit.kind = WIRE_NOT_STARTED;
-	message.exited.exit.value = (uint32_t)error;
-	keeper_tell(keeper, &message);
-}
-
-static void start_command(struct keeper *keeper, const struct ipc_message *message, int *fds)
-{
-	struct stream_events events = {
-		.ended = on_stream_ended, .stuck = on_stream_stuck, .data = keeper};
-	struct stream_config config = {
-		.id = message->stream,
-		.timeout_seconds = message->exec.timeout_seconds,
-	};
-	bool has_stdin = message->exec.has_stdin != 0;
-	struct stream **slot = NULL;
-	int rc;
-
-	for (size_t i = 0; i < ARRAY_SIZE(keeper->streams) && !slot; i++) {
-		slot = keeper->streams[i] ? NULL : &keeper->streams[i];
-	}
-	if (!slot || find_stream(keeper, message->stream) || message->stream == 0) {
-		refuse_exec(keeper, message->stream, EBUSY);
-		return;
-	}
-	config.stdin_fd = has_stdin ? TAKE_FD(fds[1]) : -EBADF;
-	config.output_fds[0] = TAKE_FD(fds[has_stdin ? 2 : 1]);
-	config.output_fds[1] = TAKE_FD(fds[has_stdin ? 3 : 2]);
-	rc = stream_new(&config, keeper->control, keeper->loop, &events, slot);
-	if (rc == 0) {
-		rc = send_exec(keeper, message->stream, fds[0]);
-		if (rc < 0) {
-			stream_free(TAKE_PTR(*slot));
-		}
-	}
-	if (rc < 0) {
-		refuse_exec(keeper, message->stream, -rc);
-	}
-}
-
-void keeper_message(struct keeper *keeper, const struct ipc_message *message, int *fds)
-{
-	uint8_t payload[8];
-	int size = 0;
-
-	if (keeper->phase != KEEPER_RUNNING) {
-		return;
-	}
-	switch (message->type) {
-	case IPC_EXEC:
-		start_command(keeper, message, fds);
-		break;
-	case IPC_SIGNAL:
-		size = wire_u32_encode(message->signal.number, payload);
-		control_send(keeper->control, WIRE_SIGNAL, 0, message->stream, payload,
-			     (size_t)size);
-		break;
-	case IPC_WINDOW_SIZE:
-		size = wire_window_size_encode(message->window.rows, message->window.columns,
-					       payload);
-		control_send(keeper->control, WIRE_WINDOW_SIZE, 0, message->stream, payload,
-			     (size_t)size);
-		break;
-	case IPC_CLOSE:
-		control_send(keeper->control, WIRE_CLOSE, 0, message->stream, NULL, 0);
-		break;
-	case IPC_SNAPSHOT:
-		keeper_freeze(keeper);
-		break;
-	case IPC_SHUTDOWN:
-		keeper_shutdown(keeper);
-		break;
-	default:
-		keeper_fail_text(keeper, "internal", "the client sent an unknown message",
-				 "box and box-keeper are of different builds; install again");
-		break;
-	}
-}
-
-void keeper_close_streams(struct keeper *keeper)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(keeper->streams); i++) {
-		stream_free(TAKE_PTR(keeper->streams[i]));
 	}
 }

@@ -1,9 +1,12 @@
 #include "keeper/stream.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -11,12 +14,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/io.h"
+#include "keeper/record.h"
 #include "wire/ctl.h"
 
 /* Credit goes out in pieces of at least this, so that it does not cost a frame for each write. */
 #define CREDIT_STEP (WIRE_WINDOW / 4)
-/* After CLOSE the guest only has to kill and to say so. */
-#define CLOSE_GRACE_MS 3000
 /* What may still lie inside when a command is killed: two pipes and the guest's own buffers. */
 #define LATE_OUTPUT_MAX ((uint64_t)1 << 20)
 
@@ -37,6 +39,12 @@ struct output {
 
 struct stream {
 	uint32_t id;
+	enum stream_kind kind;
+	uint32_t grace_ms;
+	struct record *record;
+	bool killed;
+	/* CLOSE is still to be sent: the port had no room for it. */
+	bool close_due;
 	struct control *control;
 	struct loop *loop;
 	struct stream_events events;
@@ -71,12 +79,39 @@ static void close_watched(struct stream *stream, int *fd)
 	close_fd(fd);
 }
 
-static void send_u32(struct stream *stream, uint8_t type, uint8_t channel, uint32_t value)
+static int send_u32(struct stream *stream, uint8_t type, uint8_t channel, uint32_t value)
 {
 	uint8_t payload[4];
 	int size = wire_u32_encode(value, payload);
 
-	control_send(stream->control, type, channel, stream->id, payload, (size_t)size);
+	return control_send(stream->control, type, channel, stream->id, payload, (size_t)size);
+}
+
+/* Whether the guest has said that it ended a connection by a reset, or could not make it. */
+static bool was_reset(const struct stream *stream)
+{
+	return stream->kind == STREAM_TCP && stream->has_exit &&
+	       (stream->exit.kind != WIRE_EXITED || stream->exit.value != 0);
+}
+
+/* The guest's half of a connection has ended; the other half goes on. An end in good order before a
+ * reset would be taken for the whole truth. */
+static void close_output(struct stream *stream, struct output *output)
+{
+	if (stream->kind == STREAM_TCP && output->fd >= 0 && !was_reset(stream)) {
+		shutdown(output->fd, SHUT_WR);
+	}
+	close_watched(stream, &output->fd);
+}
+
+/* A connection that the guest has reset is reset here as well. */
+static void reset_if_wanted(const struct stream *stream)
+{
+	const struct linger linger = {.l_onoff = 1, .l_linger = 0};
+
+	if (was_reset(stream) && stream->stdin_fd >= 0) {
+		setsockopt(stream->stdin_fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	}
 }
 
 static void finish_if_done(struct stream *stream)
@@ -85,7 +120,7 @@ static void finish_if_done(struct stream *stream)
 		struct output *output = &stream->outputs[i];
 
 		if (output->eof && output->filled == 0) {
-			close_watched(stream, &output->fd);
+			close_output(stream, output);
 		}
 		if (!output->eof || output->filled > 0) {
 			return;
@@ -93,21 +128,33 @@ static void finish_if_done(struct stream *stream)
 	}
 	if (stream->has_exit && !stream->ended) {
 		stream->ended = true;
+		reset_if_wanted(stream);
 		close_watched(stream, &stream->stdin_fd);
 		loop_timer_cancel(stream->loop, &stream->timer);
 		stream->events.ended(stream->events.data, stream);
 	}
 }
 
-/* Gives credit for what has left the buffer. */
+/* Gives credit for what has left the buffer; without room on the port, when there is some again. */
 static void give_credit(struct stream *stream, struct output *output)
 {
 	if (!output->eof && (output->owed >= CREDIT_STEP || output->filled == 0) &&
 	    output->owed > 0) {
+		if (send_u32(stream, WIRE_CREDIT, (uint8_t)(1 + (output - stream->outputs)),
+			     output->owed) < 0) {
+			return;
+		}
 		output->credit += output->owed;
-		send_u32(stream, WIRE_CREDIT, (uint8_t)(1 + (output - stream->outputs)),
-			 output->owed);
 		output->owed = 0;
+	}
+}
+
+/* Nobody is left to tell the other end of a connection; a command's client decides. */
+static void lose_reader(struct stream *stream, struct output *output)
+{
+	close_watched(stream, &output->fd);
+	if (stream->kind == STREAM_TCP) {
+		stream_kill(stream);
 	}
 }
 
@@ -130,7 +177,7 @@ static void flush_output(struct stream *stream, struct output *output)
 		}
 		if (written < 0) {
 			/* The reader is gone. The client knows and decides; the rest is dropped. */
-			close_watched(stream, &output->fd);
+			lose_reader(stream, output);
 			continue;
 		}
 		output->start = (output->start + (uint32_t)written) % WIRE_WINDOW;
@@ -149,8 +196,9 @@ static void on_output(struct loop *loop, int fd, uint32_t events, void *data)
 	struct output *output = &stream->outputs[stream->outputs[0].fd == fd ? 0 : 1];
 
 	(void)loop;
-	if (events & EPOLLERR) {
-		close_watched(stream, &output->fd);
+	/* The end of a connection that was reset is a hang-up alone once the error was read. */
+	if (events & (EPOLLERR | EPOLLHUP)) {
+		lose_reader(stream, output);
 	}
 	flush_output(stream, output);
 	finish_if_done(stream);
@@ -158,7 +206,7 @@ static void on_output(struct loop *loop, int fd, uint32_t events, void *data)
 
 static void watch_stdin(struct stream *stream)
 {
-	if (stream->stdin_fd >= 0) {
+	if (stream->stdin_fd >= 0 && !stream->stdin_eof) {
 		bool wanted = stream->stdin_credit > 0 && control_has_room(stream->control);
 
 		loop_modify(stream->loop, stream->stdin_fd, wanted ? EPOLLIN : 0);
@@ -167,7 +215,16 @@ static void watch_stdin(struct stream *stream)
 
 static void end_stdin(struct stream *stream)
 {
-	close_watched(stream, &stream->stdin_fd);
+	if (stream->kind == STREAM_SESSION) {
+		close_watched(stream, &stream->stdin_fd);
+		return;
+	}
+	if (stream->kind == STREAM_TCP) {
+		/* The descriptor is kept: its other half is still to be written. */
+		loop_remove(stream->loop, stream->stdin_fd);
+	} else {
+		close_watched(stream, &stream->stdin_fd);
+	}
 	if (!stream->stdin_eof && !stream->has_exit) {
 		control_send(stream->control, WIRE_EOF, 0, stream->id, NULL, 0);
 	}
@@ -177,7 +234,7 @@ static void end_stdin(struct stream *stream)
 static void on_stdin(struct loop *loop, int fd, uint32_t events, void *data)
 {
 	struct stream *stream = data;
-	uint8_t bytes[16384];
+	uint8_t bytes[WIRE_PAYLOAD_MAX];
 	ssize_t got;
 
 	(void)loop;
@@ -196,6 +253,12 @@ static void on_stdin(struct loop *loop, int fd, uint32_t events, void *data)
 	if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
 		return;
 	}
+	if (got < 0 && stream->kind == STREAM_TCP) {
+		loop_remove(loop, fd);
+		stream->stdin_eof = true;
+		stream_kill(stream);
+		return;
+	}
 	if (got <= 0) {
 		end_stdin(stream);
 		return;
@@ -208,14 +271,25 @@ static void on_stdin(struct loop *loop, int fd, uint32_t events, void *data)
 /* Input that was put aside by a hang-up is watched again when there is credit. */
 static void resume_stdin(struct stream *stream)
 {
-	if (stream->stdin_fd >= 0 && stream->stdin_credit > 0) {
+	if (stream->stdin_fd >= 0 && stream->stdin_credit > 0 && !stream->stdin_eof) {
 		loop_add(stream->loop, stream->stdin_fd, EPOLLIN, on_stdin, stream);
 		watch_stdin(stream);
 	}
 }
 
+static void send_close(struct stream *stream)
+{
+	stream->close_due = control_send(stream->control, WIRE_CLOSE, 0, stream->id, NULL, 0) < 0;
+}
+
 void stream_writable(struct stream *stream)
 {
+	if (stream->close_due) {
+		send_close(stream);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(stream->outputs); i++) {
+		give_credit(stream, &stream->outputs[i]);
+	}
 	resume_stdin(stream);
 }
 
@@ -244,22 +318,85 @@ static void on_grace_over(struct loop *loop, void *data)
 
 	stream->timer = 0;
 	if (reader_is_slow(stream)) {
-		loop_timer_add(loop, CLOSE_GRACE_MS, on_grace_over, stream, &stream->timer);
+		loop_timer_add(loop, stream->grace_ms, on_grace_over, stream, &stream->timer);
 		return;
 	}
 	stream->events.stuck(stream->events.data, stream);
+}
+
+void stream_kill(struct stream *stream)
+{
+	if (stream->ended || stream->killed) {
+		return;
+	}
+	stream->killed = true;
+	stream->closed_total = output_total(stream);
+	stream->seen_total = stream->closed_total;
+	send_close(stream);
+	loop_timer_cancel(stream->loop, &stream->timer);
+	loop_timer_add(stream->loop, stream->grace_ms, on_grace_over, stream, &stream->timer);
 }
 
 static void on_timeout(struct loop *loop, void *data)
 {
 	struct stream *stream = data;
 
+	(void)loop;
+	stream->timer = 0;
 	/* A command that has ended was in time, however long its output takes to be read. */
 	stream->timed_out = !stream->has_exit;
-	stream->closed_total = output_total(stream);
-	stream->seen_total = stream->closed_total;
-	control_send(stream->control, WIRE_CLOSE, 0, stream->id, NULL, 0);
-	loop_timer_add(loop, CLOSE_GRACE_MS, on_grace_over, stream, &stream->timer);
+	stream_kill(stream);
+}
+
+/* Watches descriptors that the stream has been given. */
+static int watch_output(struct stream *stream, struct output *output)
+{
+	int rc = output->fd < 0 ? 0 : set_nonblocking(output->fd, true);
+
+	if (rc == 0 && output->fd >= 0) {
+		rc = loop_add(stream->loop, output->fd, 0, on_output, stream);
+	}
+	return rc;
+}
+
+static int watch_new_stdin(struct stream *stream)
+{
+	int rc = stream->stdin_fd < 0 ? 0 : set_nonblocking(stream->stdin_fd, true);
+
+	if (rc == 0 && stream->stdin_fd >= 0) {
+		rc = loop_add(stream->loop, stream->stdin_fd, EPOLLIN, on_stdin, stream);
+	}
+	return rc;
+}
+
+bool stream_save(const struct stream *stream, struct stream_state *ret_state)
+{
+	if (stream->has_exit && stream->outputs[0].eof && stream->outputs[1].eof) {
+		return false;
+	}
+	*ret_state = (struct stream_state){
+		.id = stream->id,
+		.has_process = stream->has_process,
+		.has_log = stream->has_log,
+		.has_exit = stream->has_exit,
+		.exit = stream->exit,
+		.stdin_eof = stream->stdin_eof,
+		.eof = {stream->outputs[0].eof, stream->outputs[1].eof},
+	};
+	return true;
+}
+
+static void load(struct stream *stream, const struct stream_state *state)
+{
+	stream->has_process = state->has_process;
+	stream->has_log = state->has_log;
+	stream->has_exit = state->has_exit;
+	stream->exit = state->exit;
+	stream->stdin_eof = state->stdin_eof;
+	stream->outputs[0].eof = state->eof[0];
+	stream->outputs[1].eof = state->eof[1];
+	/* The guest grants what it takes. */
+	stream->stdin_credit = 0;
 }
 
 int stream_new(const struct stream_config *config, struct control *control, struct loop *loop,
@@ -277,6 +414,8 @@ int stream_new(const struct stream_config *config, struct control *control, stru
 		return rc;
 	}
 	stream->id = config->id;
+	stream->kind = config->kind;
+	stream->grace_ms = config->grace_ms;
 	stream->control = control;
 	stream->loop = loop;
 	stream->events = *events;
@@ -288,18 +427,20 @@ int stream_new(const struct stream_config *config, struct control *control, stru
 
 		output->fd = config->output_fds[i];
 		output->credit = WIRE_WINDOW;
-		if (rc == 0 && output->fd >= 0) {
-			rc = set_nonblocking(output->fd, true);
-		}
-		if (rc == 0 && output->fd >= 0) {
-			rc = loop_add(loop, output->fd, 0, on_output, stream);
-		}
 	}
-	if (rc == 0 && stream->stdin_fd >= 0) {
-		rc = set_nonblocking(stream->stdin_fd, true);
+	if (config->state) {
+		load(stream, config->state);
 	}
-	if (rc == 0 && stream->stdin_fd >= 0) {
-		rc = loop_add(loop, stream->stdin_fd, EPOLLIN, on_stdin, stream);
+	if (config->kind == STREAM_TCP) {
+		/* A number of its own, since each direction is watched and ends by itself. */
+		stream->outputs[0].fd = fcntl(stream->stdin_fd, F_DUPFD_CLOEXEC, 3);
+		rc = stream->outputs[0].fd < 0 ? -errno : 0;
+	}
+	for (size_t i = 0; rc == 0 && i < ARRAY_SIZE(stream->outputs); i++) {
+		rc = watch_output(stream, &stream->outputs[i]);
+	}
+	if (rc == 0) {
+		rc = watch_new_stdin(stream);
 	}
 	if (rc == 0 && config->timeout_seconds > 0) {
 		rc = loop_timer_add(loop, (uint64_t)config->timeout_seconds * 1000, on_timeout,
@@ -323,6 +464,42 @@ void stream_free(struct stream *stream)
 	close_watched(stream, &stream->outputs[0].fd);
 	close_watched(stream, &stream->outputs[1].fd);
 	free(stream);
+}
+
+void stream_set_record(struct stream *stream, struct record *record)
+{
+	stream->record = record;
+}
+
+int stream_attach(struct stream *stream, int stdin_fd, const int output_fds[2])
+{
+	int rc = 0;
+
+	close_watched(stream, &stream->stdin_fd);
+	stream->stdin_fd = stdin_fd;
+	for (size_t i = 0; i < ARRAY_SIZE(stream->outputs); i++) {
+		close_watched(stream, &stream->outputs[i].fd);
+		stream->outputs[i].fd = output_fds[i];
+	}
+	if (stream->stdin_eof) {
+		close_fd(&stream->stdin_fd);
+	}
+	for (size_t i = 0; rc == 0 && i < ARRAY_SIZE(stream->outputs); i++) {
+		rc = watch_output(stream, &stream->outputs[i]);
+	}
+	if (rc == 0) {
+		rc = watch_new_stdin(stream);
+	}
+	if (rc < 0) {
+		close_watched(stream, &stream->stdin_fd);
+		close_watched(stream, &stream->outputs[0].fd);
+		close_watched(stream, &stream->outputs[1].fd);
+	}
+	/* What waited for the former reader goes to the new one, or nowhere. */
+	flush_output(stream, &stream->outputs[0]);
+	flush_output(stream, &stream->outputs[1]);
+	finish_if_done(stream);
+	return rc;
 }
 
 uint32_t stream_id(const struct stream *stream)
@@ -351,6 +528,7 @@ static int take_data(struct stream *stream, const struct wire_frame *frame)
 	output->filled += frame->length;
 	output->credit -= frame->length;
 	output->total += frame->length;
+	record_output(stream->record, frame->channel, frame->payload, frame->length);
 	flush_output(stream, output);
 	return 0;
 }
@@ -432,10 +610,17 @@ int stream_frame(struct stream *stream, const struct wire_frame *frame, bool *re
 void stream_result(const struct stream *stream, struct ipc_message *ret_message)
 {
 	*ret_message = (struct ipc_message){.type = IPC_EXITED, .stream = stream->id};
-	ret_message->exited.exit = stream->exit;
+	if (stream->has_exit) {
+		ret_message->exited.exit = stream->exit;
+		ret_message->exited.ended_ns = stream->ended_ns;
+	} else {
+		/* The guest did not say how, so it ended as what it was told to end by. */
+		ret_message->exited.exit.kind = WIRE_SIGNALED;
+		ret_message->exited.exit.value = SIGKILL;
+		ret_message->exited.ended_ns = clock_monotonic_ns();
+	}
 	ret_message->exited.timed_out = stream->timed_out;
 	ret_message->exited.stdout_bytes = stream->outputs[0].total;
 	ret_message->exited.stderr_bytes = stream->outputs[1].total;
 	ret_message->exited.started_ns = stream->started_ns;
-	ret_message->exited.ended_ns = stream->ended_ns;
 }

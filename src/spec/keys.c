@@ -188,6 +188,31 @@ int spec_read_disk_size(struct spec_reader *reader, const struct spec_key *key,
 	return rc;
 }
 
+int spec_read_seconds(struct spec_reader *reader, const struct spec_key *key,
+		      const struct spec_node *value, void *target)
+{
+	uint64_t seconds;
+	char reason[96];
+	int rc = spec_want(reader, key->name, value, SPEC_NODE_SCALAR);
+
+	ASSERT(key->maximum <= UINT32_MAX);
+	if (rc < 0) {
+		return rc;
+	}
+	rc = spec_read_duration(value->text, &seconds);
+	if (rc == -EINVAL) {
+		return spec_refuse(reader, key->name, value,
+				   "is not a time (such as 90s, 30m, 2h or a number of seconds)");
+	}
+	if (rc < 0 || seconds < key->minimum || seconds > key->maximum) {
+		snprintf(reason, sizeof(reason), "is not within %llu and %llu seconds",
+			 (unsigned long long)key->minimum, (unsigned long long)key->maximum);
+		return spec_refuse(reader, key->name, value, reason);
+	}
+	*(uint32_t *)place(target, key->offset) = (uint32_t)seconds;
+	return 0;
+}
+
 int spec_read_boolean(struct spec_reader *reader, const struct spec_key *key,
 		      const struct spec_node *value, void *target)
 {

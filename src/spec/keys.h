@@ -62,6 +62,8 @@ spec_key_reader spec_read_u64;
 spec_key_reader spec_read_disk_size;
 /* uint64_t, with a unit, within minimum and maximum. */
 spec_key_reader spec_read_bytes;
+/* uint32_t of seconds, with a unit, within minimum and maximum. */
+spec_key_reader spec_read_seconds;
 /* bool */
 spec_key_reader spec_read_boolean;
 /* char * that keeps the rule. */
@@ -96,7 +98,8 @@ const struct spec_node *spec_find(const struct spec_node *map, const char *name)
 
 /* What stands under blueprint: users, files and commands of the image. */
 spec_key_reader spec_read_blueprint;
-/* A word or a map of allow, deny, reach, ports and limits. */
+/* A word or a map of allow, deny, reach, ports and limits; of a build without ports. */
 spec_key_reader spec_read_network;
+spec_key_reader spec_read_build_network;
 /* A list of maps of host, guest and mode. */
 spec_key_reader spec_read_mounts;

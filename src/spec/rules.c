@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "spec/spec.h"
 
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
@@ -17,9 +18,6 @@
 #define PACKAGE_MAX 256
 /* useradd(8). */
 #define USER_MAX 32
-/* RFC 1035, without the last dot. */
-#define HOST_MAX 253
-#define LABEL_MAX 63
 /* The longest name of a system call has 23 letters. */
 #define SYSCALL_MAX 64
 /* One variable; all together still fit the message that starts a command. */
@@ -194,123 +192,75 @@ const char *spec_rule_host_path(const char *text)
 	return spec_rule_line(text);
 }
 
-/* A host name of letters, digits and hyphens, in labels of 1 to 63 (RFC 1123, 2.1). */
-static bool is_host_name(const char *name)
+/* The address as inet_ntop(3) writes it, so that equal ones are equal texts. */
+static bool read_address(const char *text, char *out)
 {
-	if (strlen(name) > HOST_MAX) {
-		return false;
-	}
-	for (;;) {
-		size_t length = strspn(name, LOWER UPPER DIGITS "-");
+	unsigned char bytes[16];
+	char inner[INET6_ADDRSTRLEN];
+	size_t length = strlen(text);
 
-		if (length == 0 || length > LABEL_MAX || name[0] == '-' ||
-		    name[length - 1] == '-') {
-			return false;
-		}
-		if (name[length] == '\0') {
-			return true;
-		}
-		if (name[length] != '.') {
-			return false;
-		}
-		name += length + 1;
+	if (strcmp(text, "localhost") == 0) {
+		text = SPEC_PORT_ADDRESS;
 	}
+	if (inet_pton(AF_INET, text, bytes) == 1) {
+		return inet_ntop(AF_INET, bytes, out, INET6_ADDRSTRLEN) != NULL;
+	}
+	return length > 2 && text[0] == '[' && text[length - 1] == ']' &&
+	       cut(text + 1, length - 2, inner, sizeof(inner)) &&
+	       inet_pton(AF_INET6, inner, bytes) == 1 &&
+	       inet_ntop(AF_INET6, bytes, out, INET6_ADDRSTRLEN) != NULL;
 }
 
-/* Such a name would be taken for an address by some resolvers. */
-static bool last_label_is_number(const char *name)
+static int read_port_parts(const char *text, struct spec_port *ret)
 {
-	const char *dot = strrchr(name, '.');
+	struct spec_port port = {.address = SPEC_PORT_ADDRESS};
+	const char *guest = strrchr(text, ':');
+	char front[INET6_ADDRSTRLEN + 16];
+	uint64_t number;
+	char *host;
 
-	return only(dot ? dot + 1 : name, DIGITS);
-}
-
-static bool is_port(const char *text)
-{
-	uint64_t port;
-
-	return spec_read_number(text, 10, 65535, &port) == 0 && port > 0;
-}
-
-const char *spec_rule_host_pattern(const char *text)
-{
-	static const char wrong[] =
-		"is not a host (NAME, *.NAME or an IPv4 address, then optionally :PORT)";
-	const char *colon = strchr(text, ':');
-	char host[HOST_MAX + 3];
-	struct in_addr address;
-	const char *name = host;
-
-	if (!cut(text, colon ? (size_t)(colon - text) : strlen(text), host, sizeof(host)) ||
-	    (colon && !is_port(colon + 1))) {
-		return wrong;
+	if (!guest || spec_read_number(guest + 1, 10, 65535, &number) < 0 || number == 0 ||
+	    !cut(text, (size_t)(guest - text), front, sizeof(front))) {
+		return -EINVAL;
 	}
-	if (inet_pton(AF_INET, host, &address) == 1) {
-		return NULL;
-	}
-	if (strncmp(host, "*.", 2) == 0) {
-		name += 2;
-	}
-	return is_host_name(name) && !last_label_is_number(name) ? NULL : wrong;
-}
-
-const char *spec_rule_cidr(const char *text)
-{
-	static const char wrong[] = "is not a range of addresses (such as 10.0.0.0/8)";
-	const char *slash = strchr(text, '/');
-	unsigned char address[16] = {0};
-	char host[INET6_ADDRSTRLEN];
-	uint64_t bits, width;
-
-	if (!slash || !cut(text, (size_t)(slash - text), host, sizeof(host))) {
-		return wrong;
-	}
-	if (inet_pton(AF_INET, host, address) == 1) {
-		width = 32;
-	} else if (inet_pton(AF_INET6, host, address) == 1) {
-		width = 128;
-	} else {
-		return wrong;
-	}
-	if (spec_read_number(slash + 1, 10, width, &bits) < 0) {
-		return wrong;
-	}
-	for (uint64_t bit = bits; bit < width; bit++) {
-		if (address[bit / 8] & (0x80u >> (bit % 8))) {
-			return "has bits set behind its prefix";
+	port.guest = (uint16_t)number;
+	host = strrchr(front, ':');
+	if (host) {
+		*host++ = '\0';
+		if (!read_address(front, port.address)) {
+			return -EINVAL;
 		}
 	}
-	return NULL;
+	if (spec_read_number(host ? host : front, 10, 65535, &number) < 0) {
+		return -EINVAL;
+	}
+	port.host = (uint16_t)number;
+	*ret = port;
+	return 0;
+}
+
+int spec_parse_port(const char *text, struct spec_port *ret, struct err *err)
+{
+	char quoted[128];
+	int rc = read_port_parts(text, ret);
+
+	if (rc < 0) {
+		text_quote(text, strlen(text), quoted, sizeof(quoted));
+		err_set(err, rc, "bad-port", "\"%s\" does not say which port goes where", quoted);
+		err_mend(err, "write HOSTPORT:PORT, ADDRESS:HOSTPORT:PORT or "
+			      "[IPV6]:HOSTPORT:PORT");
+	}
+	return rc;
 }
 
 const char *spec_rule_ports(const char *text)
 {
-	static const char wrong[] = "is not [HOST:]PORT:PORT";
-	const char *guest = strrchr(text, ':');
-	unsigned char address[16];
-	char front[INET6_ADDRSTRLEN + 16];
-	char *port, *host = front;
-	size_t length;
+	struct spec_port port;
 
-	if (!guest || !is_port(guest + 1) ||
-	    !cut(text, (size_t)(guest - text), front, sizeof(front))) {
-		return wrong;
+	if (spec_parse_port(text, &port, NULL) < 0) {
+		return "is not [ADDRESS:]HOSTPORT:PORT";
 	}
-	port = strrchr(front, ':');
-	if (!port) {
-		return is_port(front) ? NULL : wrong;
-	}
-	*port = '\0';
-	if (!is_port(port + 1)) {
-		return wrong;
-	}
-	length = strlen(host);
-	if (host[0] == '[' && host[length - 1] == ']') {
-		host[length - 1] = '\0';
-		return inet_pton(AF_INET6, host + 1, address) == 1 ? NULL : wrong;
-	}
-	return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, address) == 1 ? NULL
-											: wrong;
+	return port.host == 0 ? "has 0 as the host's port, which only `box forward` takes" : NULL;
 }
 
 const char *spec_rule_syscall(const char *text)
@@ -408,4 +358,35 @@ int spec_read_size(const char *text, uint64_t *ret_bytes)
 		return rc;
 	}
 	return MUL_OVERFLOWS(bytes, unit, ret_bytes) ? -ERANGE : 0;
+}
+
+int spec_read_duration(const char *text, uint64_t *ret_seconds)
+{
+	static const char units[] = "smh";
+	static const uint64_t seconds_of[] = {1, 60, 3600};
+	size_t digits = strspn(text, DIGITS);
+	uint64_t number, unit = 1;
+	/* 2^64 has 20 digits; more are refused as too large anyway. */
+	char copy[32];
+	int rc;
+
+	if (digits == 0) {
+		return -EINVAL;
+	}
+	if (text[digits] != '\0') {
+		const char *found = strchr(units, text[digits]);
+
+		if (!found || text[digits + 1] != '\0') {
+			return -EINVAL;
+		}
+		unit = seconds_of[found - units];
+	}
+	if (!cut(text, digits, copy, sizeof(copy))) {
+		return -ERANGE;
+	}
+	rc = spec_read_number(copy, 10, UINT64_MAX, &number);
+	if (rc < 0) {
+		return rc;
+	}
+	return MUL_OVERFLOWS(number, unit, ret_seconds) ? -ERANGE : 0;
 }

@@ -32,11 +32,7 @@ spec_rule spec_rule_owner;
 spec_rule spec_rule_guest_path;
 /* An absolute path on the host, or one that begins with ~/. */
 spec_rule spec_rule_host_path;
-/* A host name (RFC 1123), or *. before it, or an IPv4 address; optionally :PORT behind. */
-spec_rule spec_rule_host_pattern;
-/* ADDRESS/BITS, IPv4 or IPv6, with zeros behind the prefix. */
-spec_rule spec_rule_cidr;
-/* [HOST:]PORT:PORT, HOST an IPv4 address, localhost or an IPv6 address in brackets. */
+/* What spec_parse_port reads, with a host port other than 0. */
 spec_rule spec_rule_ports;
 /* The name of a system call. */
 spec_rule spec_rule_syscall;
@@ -57,3 +53,9 @@ int spec_read_number(const char *text, unsigned base, uint64_t maximum, uint64_t
  * case), then optionally i, iB or B. Returns 0, -EINVAL, or -ERANGE when it does not fit.
  */
 int spec_read_size(const char *text, uint64_t *ret_bytes);
+
+/*
+ * Reads a time: digits, then optionally s, m or h. Returns 0, -EINVAL, or -ERANGE when the seconds
+ * do not fit.
+ */
+int spec_read_duration(const char *text, uint64_t *ret_seconds);

@@ -50,6 +50,11 @@
 #define TIMEOUT_SECONDS_MAX 31536000
 /* Each one holds its RAM. */
 #define WARM_MAX 8
+/* Half an hour: a person who comes back from something else finds it ready. */
+#define WARM_IDLE_SECONDS 1800
+/* Less is over before a machine is even made; a day is what somebody would call always. */
+#define WARM_IDLE_SECONDS_MIN 10
+#define WARM_IDLE_SECONDS_MAX 86400
 /* Shell lines; longer builds belong into a script. */
 #define LINES_MAX 256
 /* All variables together are at most a quarter of the message that starts a command. */
@@ -172,6 +177,21 @@ static int read_engine(struct spec_reader *reader, const struct spec_key *key,
 	return rc;
 }
 
+static int read_log_output(struct spec_reader *reader, const struct spec_key *key,
+			   const struct spec_node *value, void *target)
+{
+	static const char *const words[] = {
+		[SPEC_LOG_TAIL] = "tail", [SPEC_LOG_NONE] = "none", [SPEC_LOG_FULL] = "full", NULL};
+	struct spec *spec = target;
+	unsigned index;
+	int rc = spec_read_word(reader, key, value, words, &index);
+
+	if (rc == 0) {
+		spec->log_output = (enum spec_log_output)index;
+	}
+	return rc;
+}
+
 /* Of the earlier box. All its backends are gone; engine keeps what it says or its default. */
 static int read_backend(struct spec_reader *reader, const struct spec_key *key,
 			const struct spec_node *value, void *target)
@@ -273,12 +293,16 @@ static const struct spec_key spec_keys[] = {
 	{"data_size", spec_read_disk_size, AT(data_size_bytes), .minimum = DATA_SIZE_MIN,
 	 .maximum = DISK_SIZE_MAX},
 	{"network", spec_read_network},
+	{"build_network", spec_read_build_network},
 	{"secrets", read_secrets},
 	{"isolation", read_isolation},
 	{"engine", read_engine},
 	{"readonly", spec_read_boolean, AT(readonly)},
 	{"timeout_seconds", spec_read_u32, AT(timeout_seconds), .maximum = TIMEOUT_SECONDS_MAX},
 	{"warm", spec_read_u32, AT(warm), .maximum = WARM_MAX},
+	{"warm_idle", spec_read_seconds, AT(warm_idle_seconds), .minimum = WARM_IDLE_SECONDS_MIN,
+	 .maximum = WARM_IDLE_SECONDS_MAX},
+	{"log_output", read_log_output},
 	{"warmup", spec_read_list, AT(warmup), AT(warmup_count), .maximum = LINES_MAX,
 	 .rule = spec_rule_shell},
 	{"user", spec_read_string, AT(user), .rule = spec_rule_user},
@@ -302,8 +326,11 @@ static int set_defaults(struct spec *spec)
 {
 	spec->cpus = 2;
 	spec->ram_mib = 1024;
+	spec->isolation = SPEC_ISOLATION_STRICT;
 	spec->disk_size_bytes = 8 * GIB;
 	spec->data_size_bytes = 10 * GIB;
+	spec->warm_idle_seconds = WARM_IDLE_SECONDS;
+	spec->build_network.kind = SPEC_NETWORK_LIST;
 	spec->user = strdup("root");
 	return spec->user ? set_base(spec, "debian/bookworm", SPEC_BASE_DEBIAN, "bookworm")
 			  : -ENOMEM;
@@ -364,6 +391,13 @@ static void free_list(char **list, size_t count)
 	free(list);
 }
 
+static void free_network(struct spec_network *network)
+{
+	free_list(network->allow, network->allow_count);
+	free_list(network->deny, network->deny_count);
+	free_list(network->reach, network->reach_count);
+}
+
 void spec_free(struct spec *spec)
 {
 	if (!spec) {
@@ -389,9 +423,8 @@ void spec_free(struct spec *spec)
 	free(spec->base);
 	free(spec->base_value);
 	free(spec->user);
-	free_list(spec->network_allow, spec->network_allow_count);
-	free_list(spec->network_deny, spec->network_deny_count);
-	free_list(spec->network_reach, spec->network_reach_count);
+	free_network(&spec->network);
+	free_network(&spec->build_network);
 	free_list(spec->network_ports, spec->network_port_count);
 	free_list(spec->warmup, spec->warmup_count);
 	free_list(spec->packages, spec->package_count);

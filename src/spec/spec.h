@@ -31,9 +31,9 @@ enum spec_base_kind {
 };
 
 enum spec_isolation {
-	/* Nothing written: standard until strict is there. */
-	SPEC_ISOLATION_DEFAULT,
+	/* The monitor runs under an ID that no other sandbox has. The default. */
 	SPEC_ISOLATION_STRICT,
+	/* It runs under the caller's ID, or under one for all when the caller is root. */
 	SPEC_ISOLATION_STANDARD,
 };
 
@@ -43,11 +43,46 @@ enum spec_engine {
 	SPEC_ENGINE_QEMU,
 };
 
-enum spec_network {
+/* How much of a command's output is kept with the log. */
+enum spec_log_output {
+	/* The last 64 KiB of each of its two streams (the default). */
+	SPEC_LOG_TAIL,
+	SPEC_LOG_NONE,
+	SPEC_LOG_FULL,
+};
+
+/* An entry of `ports`, or what `box forward` is asked for. */
+struct spec_port {
+	/* Where the host listens: an IPv4 or IPv6 address (without brackets). */
+	char address[46];
+	/* 0: any free port; never in a Boxfile. */
+	uint16_t host;
+	/* 1 to 65535, of the guest's own loopback. */
+	uint16_t guest;
+};
+
+/* The address when none is written: nobody but this host can connect. */
+#define SPEC_PORT_ADDRESS "127.0.0.1"
+
+enum spec_network_kind {
 	SPEC_NETWORK_NONE,
 	SPEC_NETWORK_BRIDGE,
-	/* A map of allow, deny, reach, ports, limits. */
+	/* A map of allow, deny, reach, limits. */
 	SPEC_NETWORK_LIST,
+};
+
+/* What a machine may reach: network and build_network. */
+struct spec_network {
+	enum spec_network_kind kind;
+	char **allow;
+	size_t allow_count;
+	char **deny;
+	size_t deny_count;
+	char **reach;
+	size_t reach_count;
+	/* 0: no limit was written. */
+	uint64_t connections_max;
+	uint64_t bytes_max;
 };
 
 struct spec_user {
@@ -88,18 +123,14 @@ struct spec {
 	uint32_t ram_mib;
 	uint64_t disk_size_bytes;
 	uint64_t data_size_bytes;
-	enum spec_network network;
-	char **network_allow;
-	size_t network_allow_count;
-	char **network_deny;
-	size_t network_deny_count;
-	char **network_reach;
-	size_t network_reach_count;
+	/* With a map of nothing but ports: no network, but these ports of the machine can be
+	 * reached from the host while it is up. */
+	struct spec_network network;
 	char **network_ports;
 	size_t network_port_count;
-	/* 0: no limit was written. */
-	uint64_t network_connections_max;
-	uint64_t network_bytes_max;
+	/* Of the machine that runs the lines of a build. A list has where the base comes from
+	 * besides; SPEC_NETWORK_LIST is also what it is when nothing is written. */
+	struct spec_network build_network;
 	/* True when the key is there at all; its shape is the broker's to define. */
 	bool secrets;
 	enum spec_isolation isolation;
@@ -107,6 +138,9 @@ struct spec {
 	bool readonly;
 	uint32_t timeout_seconds;
 	uint32_t warm;
+	/* How long a machine is kept ready without being used; 1,800 when nothing is written. */
+	uint32_t warm_idle_seconds;
+	enum spec_log_output log_output;
 	/*
 	 * Shell lines: each is one argument of `sh -c`, so that newlines and tabs are allowed in it
 	 * (a block scalar is a script). The same holds for run and runcmd.
@@ -160,11 +194,32 @@ static inline void spec_freep(struct spec **spec)
  */
 int spec_check_available(const struct spec *spec, const char *file_name, struct err *err);
 
+/* What a machine with this network may reach, as a policy (policy/network.h), the caller's to free.
+ * 0 or a negative errno with err filled. */
+struct policy_network;
+int spec_make_policy(const struct spec_network *network, struct policy_network **ret_policy,
+		     struct err *err);
+
+/* Whether its machines reach anything outside, or could once their owner lets them: with ports
+ * alone they cannot. */
+bool spec_has_network(const struct spec *spec);
+
+/* Whether the machine that runs the lines of a build does: then it comes from somewhere on the
+ * network, or build_network says so. */
+bool spec_has_build_network(const struct spec *spec);
+
 /* 0 when name follows [A-Za-z0-9][A-Za-z0-9._-]{0,63}, else -EINVAL with err filled. */
 int spec_check_name(const char *name, struct err *err);
 
 /* 0 when "KEY=VALUE" has an identifier as key and no newline in the value, else -EINVAL. */
 int spec_check_env(const char *assignment, struct err *err);
+
+/*
+ * Takes apart PORT:PORT, ADDRESS:PORT:PORT (an IPv4 address or localhost) or [IPV6]:PORT:PORT; the
+ * host's port stands before the guest's. text is not trusted. Returns 0, or -EINVAL with err filled
+ * ("bad-port") and *ret untouched.
+ */
+int spec_parse_port(const char *text, struct spec_port *ret, struct err *err);
 
 /*
  * What of the spec the image depends on, as canonical text (stable across versions of libyaml, one
@@ -173,5 +228,6 @@ int spec_check_env(const char *assignment, struct err *err);
  */
 int spec_image_key(const struct spec *spec, char **ret_text);
 
-/* The same for the snapshot: image key, cpus, ram, sizes, warmup, readonly, engine. */
+/* The same for the snapshot: image key, cpus, ram, sizes, warmup, readonly, engine, and whether
+ * there is a network. */
 int spec_snapshot_key(const struct spec *spec, char **ret_text);

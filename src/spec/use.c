@@ -12,8 +12,29 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/mutant.h"
 #include "base/text.h"
 #include "spec/rules.h"
+
+/* Whether anything was written but "none" and an empty map. */
+static bool is_written(const struct spec_network *network)
+{
+	return network->kind == SPEC_NETWORK_BRIDGE || network->allow_count > 0 ||
+	       network->deny_count > 0 || network->reach_count > 0 ||
+	       network->connections_max > 0 || network->bytes_max > 0;
+}
+
+bool spec_has_network(const struct spec *spec)
+{
+	return MUTANT("network") || is_written(&spec->network);
+}
+
+bool spec_has_build_network(const struct spec *spec)
+{
+	return is_written(&spec->build_network) ||
+	       (spec->build_network.kind == SPEC_NETWORK_LIST &&
+		(spec->base_kind == SPEC_BASE_DEBIAN || spec->base_kind == SPEC_BASE_OCI));
+}
 
 int spec_check_available(const struct spec *spec, const char *file_name, struct err *err)
 {
@@ -23,21 +44,13 @@ int spec_check_available(const struct spec *spec, const char *file_name, struct 
 		const char *what;
 		const char *instead;
 	} missing[] = {
-		{spec->network == SPEC_NETWORK_BRIDGE, "network", "bridge", "`network: none`"},
-		{spec->network == SPEC_NETWORK_LIST, "network", "a list of rules",
-		 "`network: none`"},
 		{spec->secrets, "secrets", "a broker for secrets", "sandboxes without `secrets`"},
 		{spec->mount_count > 0, "mounts", "sharing host directories",
 		 "sandboxes without `mounts`"},
-		{spec->warm > 0, "warm", "keeping machines ready", "`warm: 0`"},
-		{spec->isolation == SPEC_ISOLATION_STRICT, "isolation", "strict",
-		 "`isolation: standard`"},
 		{spec->base_kind == SPEC_BASE_OCI, "base", "an OCI image",
 		 "`tiny`, `debian/SUITE`, `tar:PATH` and `dir:PATH`"},
 		{spec->engine == SPEC_ENGINE_KVM, "engine", "kvm",
 		 "`engine: auto` and `engine: qemu`"},
-		{spec->seccomp_count > 0, "seccomp", "narrowing the list of system calls",
-		 "sandboxes without `seccomp`"},
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(missing); i++) {
@@ -122,6 +135,31 @@ static void put_list(struct canon *canon, const char *key, char *const *list, si
 	}
 }
 
+/*
+ * What lines of a build could reach is one of the things that made the image, as the lines are: one
+ * that goes on without what it did not get makes another image with it. Nothing is put where nobody
+ * could have used it.
+ */
+static void put_build_network(struct canon *canon, const struct spec *spec)
+{
+	static const char *const kinds[] = {[SPEC_NETWORK_NONE] = "none",
+					    [SPEC_NETWORK_BRIDGE] = "bridge",
+					    [SPEC_NETWORK_LIST] = "base"};
+	const struct spec_network *network = &spec->build_network;
+
+	if (spec->run_count + spec->runcmd_count == 0 ||
+	    (network->kind == SPEC_NETWORK_LIST && !is_written(network))) {
+		return;
+	}
+	put_text(canon, "build_network", kinds[network->kind]);
+	put_list(canon, "build_network.allow", network->allow, network->allow_count);
+	put_list(canon, "build_network.deny", network->deny, network->deny_count);
+	put_list(canon, "build_network.reach", network->reach, network->reach_count);
+	fprintf(canon->stream, "build_network.connections=\"%llu\"\nbuild_network.bytes=\"%llu\"\n",
+		(unsigned long long)network->connections_max,
+		(unsigned long long)network->bytes_max);
+}
+
 static void put_image(struct canon *canon, const struct spec *spec)
 {
 	put_text(canon, "base", spec->base);
@@ -145,6 +183,7 @@ static void put_image(struct canon *canon, const struct spec *spec)
 		put_text(canon, "file.content", file->content);
 	}
 	put_list(canon, "runcmd", spec->runcmd, spec->runcmd_count);
+	put_build_network(canon, spec);
 }
 
 static void put_snapshot(struct canon *canon, const struct spec *spec)
@@ -161,6 +200,8 @@ static void put_snapshot(struct canon *canon, const struct spec *spec)
 	put_list(canon, "warmup", spec->warmup, spec->warmup_count);
 	fprintf(canon->stream, "readonly=\"%s\"\n", spec->readonly ? "true" : "false");
 	put_text(canon, "engine", engines[spec->engine]);
+	/* A device of the machine. What may be reached through it is not in the snapshot. */
+	fprintf(canon->stream, "network=\"%s\"\n", spec_has_network(spec) ? "true" : "false");
 }
 
 static int write_canon(const struct spec *spec,

@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "spec/spec.h"
+#include "store/chain.h"
 #include "store/internal.h"
 
 /* "-YYYYmmddTHHMMSSZ-" and a tag, behind a name. */
@@ -54,8 +55,7 @@ static int make_directory(int dir_fd, const char *name)
 	return mkdirat(dir_fd, name, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* Renames a directory below sandboxes to a trash name and removes it. */
-static int throw_away(int sandboxes_fd, const char *name)
+int store_throw_away(int sandboxes_fd, const char *name)
 {
 	char trash[sizeof(TRASH_PREFIX) + STORE_TAG_SIZE] = TRASH_PREFIX;
 	int rc;
@@ -65,7 +65,11 @@ static int throw_away(int sandboxes_fd, const char *name)
 	return rc < 0 ? rc : remove_tree_at(sandboxes_fd, trash);
 }
 
-/* Moves the data of sandboxes/hidden to kept/kept_name/data. A missing one was moved before. */
+/* What is kept. */
+static const char *const kept_parts[] = {"archive", "data"};
+
+/* Moves the data of sandboxes/hidden, and its archives, to kept/kept_name. What is missing was
+ * moved before. */
 static int put_data_aside(int sandboxes_fd, const char *hidden, int kept_fd, const char *kept_name)
 {
 	_cleanup_close_ int from_fd = -EBADF;
@@ -84,8 +88,11 @@ static int put_data_aside(int sandboxes_fd, const char *hidden, int kept_fd, con
 	if (to_fd < 0) {
 		return to_fd;
 	}
-	if (renameat2(from_fd, "data", to_fd, "data", RENAME_NOREPLACE) < 0 && errno != ENOENT) {
-		return -errno;
+	for (size_t i = 0; i < ARRAY_SIZE(kept_parts); i++) {
+		if (renameat2(from_fd, kept_parts[i], to_fd, kept_parts[i], RENAME_NOREPLACE) < 0 &&
+		    errno != ENOENT) {
+			return -errno;
+		}
 	}
 	/* The data must be safe in its new place before the old one is removed. */
 	return fsync(to_fd) < 0 || fsync(kept_fd) < 0 ? -errno : 0;
@@ -106,14 +113,17 @@ static int destroy_keeping_data(const struct destroy *destroy)
 	if (rc < 0) {
 		_cleanup_close_ int kept = store_open_directory(destroy->kept_fd, destroy->kept);
 
+		for (size_t i = 0; kept >= 0 && i < ARRAY_SIZE(kept_parts); i++) {
+			renameat2(kept, kept_parts[i], destroy->sandbox_fd, kept_parts[i],
+				  RENAME_NOREPLACE);
+		}
 		if (kept >= 0) {
-			renameat2(kept, "data", destroy->sandbox_fd, "data", RENAME_NOREPLACE);
 			unlinkat(destroy->kept_fd, destroy->kept, AT_REMOVEDIR);
 		}
 		move(destroy->sandboxes_fd, hidden, destroy->name);
 		return rc;
 	}
-	return throw_away(destroy->sandboxes_fd, hidden);
+	return store_throw_away(destroy->sandboxes_fd, hidden);
 }
 
 /* Fills in what is needed to keep data, if there is any. */
@@ -148,31 +158,49 @@ static int prepare_kept(struct store *store, struct destroy *destroy)
 	return 0;
 }
 
-/* Takes the locks that a destroy needs. */
-static int lock_for_destroy(const struct destroy *destroy, int *ret_build, int *ret_live,
-			    struct err *err)
+void store_unlock_all(struct store_locks *locks)
 {
-	_cleanup_close_ int build = store_lock_build(destroy->sandbox_fd, false, err);
-	_cleanup_close_ int live = -EBADF;
-	int rc;
+	close_fd(&locks->chain);
+	close_fd(&locks->live);
+	close_fd(&locks->build);
+	close_fd(&locks->up);
+}
 
-	if (build < 0) {
-		return build == -EAGAIN ? -EBUSY : build;
+int store_lock_all(int sandbox_fd, const char *name, struct store_locks *ret_locks, struct err *err)
+{
+	_cleanup_(store_unlock_all) struct store_locks locks = STORE_LOCKS_NONE;
+	int live, rc;
+
+	/* First: a machine that stays also lives, and this tells which command ends it. */
+	locks.up = store_lock_up(sandbox_fd, err);
+	if (locks.up == -EAGAIN) {
+		err_set(err, -EBUSY, "busy", "%s is up", name);
+		err_mend(err, "`box down %s` stops it", name);
+		return -EBUSY;
 	}
-	live = store_lock_live(destroy->sandbox_fd, true, false, err);
-	rc = live < 0 ? live : store_try_lock_directory(destroy->sandbox_fd);
+	if (locks.up < 0) {
+		return locks.up;
+	}
+	locks.build = store_lock_build(sandbox_fd, false, err);
+	if (locks.build < 0) {
+		return locks.build == -EAGAIN ? -EBUSY : locks.build;
+	}
+	locks.chain = store_lock_chain(sandbox_fd, true, false, err);
+	if (locks.chain < 0) {
+		return locks.chain == -EAGAIN ? -EBUSY : locks.chain;
+	}
+	live = locks.live = store_lock_live(sandbox_fd, true, false, err);
+	rc = live < 0 ? live : store_try_lock_directory(sandbox_fd);
 	if (rc == -EAGAIN) {
-		err_set(err, -EBUSY, "busy", "a machine of %s is running", destroy->name);
-		err_mend(err, "wait for the commands that use %s, or end them", destroy->name);
+		err_set(err, -EBUSY, "busy", "a machine of %s is running", name);
+		err_mend(err, "wait for the commands that use %s, or end them", name);
 		return -EBUSY;
 	}
 	if (rc < 0) {
-		return live < 0 ? rc
-				: store_fail(err, rc, destroy->name, "cannot lock %s",
-					     destroy->name);
+		return live < 0 ? rc : store_fail(err, rc, name, "cannot lock %s", name);
 	}
-	*ret_build = TAKE_FD(build);
-	*ret_live = TAKE_FD(live);
+	*ret_locks = locks;
+	locks = (struct store_locks)STORE_LOCKS_NONE;
 	return 0;
 }
 
@@ -200,7 +228,7 @@ static int remove_sandbox(struct store *store, struct destroy *destroy, bool wit
 	rc = remove_tree_at(store->home_fd, run_path);
 	if (rc == 0) {
 		rc = kept ? destroy_keeping_data(destroy)
-			  : throw_away(destroy->sandboxes_fd, destroy->name);
+			  : store_throw_away(destroy->sandboxes_fd, destroy->name);
 	}
 	/* Once the data is in its new place the caller is told so, whatever else failed. */
 	if (ret_kept && kept && access(kept, F_OK) == 0) {
@@ -214,8 +242,7 @@ int store_destroy(struct store *store, const char *name, bool with_data, char **
 {
 	_cleanup_close_ int sandboxes_fd = -EBADF;
 	_cleanup_close_ int sandbox_fd = -EBADF;
-	_cleanup_close_ int build_fd = -EBADF;
-	_cleanup_close_ int live_fd = -EBADF;
+	_cleanup_(store_unlock_all) struct store_locks locks = STORE_LOCKS_NONE;
 	struct destroy destroy = {.name = name, .kept_fd = -EBADF};
 	int rc;
 
@@ -233,10 +260,18 @@ int store_destroy(struct store *store, const char *name, bool with_data, char **
 	}
 	destroy.sandboxes_fd = sandboxes_fd;
 	destroy.sandbox_fd = sandbox_fd;
-	rc = lock_for_destroy(&destroy, &build_fd, &live_fd, err);
+	rc = store_lock_all(sandbox_fd, name, &locks, err);
+	if (rc == 0) {
+		rc = store_refuse_forks(store, name, err);
+	}
 	if (rc < 0) {
 		return rc;
 	}
+	/*
+	 * Before the name is free: a new sandbox of this name must not lose what it gets. When that
+	 * fails the slot is freed once the slots run out, as one of a sandbox that is gone.
+	 */
+	(void)store_ids_free(store, name);
 	rc = remove_sandbox(store, &destroy, with_data, ret_kept);
 	close_fd(&destroy.kept_fd);
 	return rc < 0 ? store_fail(err, rc, store->home, "cannot remove the sandbox %s", name) : 0;
@@ -286,11 +321,11 @@ static int sweep_hidden(struct store *store, int sandboxes_fd, const char *name)
 		}
 	}
 	return has_prefix(name, TRASH_PREFIX) ? remove_tree_at(sandboxes_fd, name)
-					      : throw_away(sandboxes_fd, name);
+					      : store_throw_away(sandboxes_fd, name);
 }
 
-/* Removes the staging directories of builds that have ended. */
-static int sweep_stages(int sandboxes_fd, const char *name)
+/* Removes what builds, archives and renames of a sandbox that were interrupted have left. */
+static int sweep_sandbox(struct store *store, int sandboxes_fd, const char *name)
 {
 	_cleanup_close_ int sandbox_fd = store_open_directory(sandboxes_fd, name);
 	_cleanup_close_ int build_fd = -EBADF;
@@ -302,13 +337,15 @@ static int sweep_stages(int sandboxes_fd, const char *name)
 	if (sandbox_fd < 0) {
 		return sandbox_fd == -ENOENT ? 0 : sandbox_fd;
 	}
+	store_sweep_archives(sandbox_fd);
+	first_error = store_finish_rename(store, sandbox_fd, name);
 	rc = store_read_names(sandbox_fd, ".", is_stage, &stages, &count);
 	if (rc < 0 || count == 0) {
-		return rc;
+		return rc < 0 ? rc : first_error;
 	}
 	build_fd = store_lock_build(sandbox_fd, false, NULL);
 	if (build_fd < 0) {
-		return build_fd == -EAGAIN ? 0 : build_fd;
+		return build_fd == -EAGAIN ? first_error : build_fd;
 	}
 	for (size_t i = 0; i < count; i++) {
 		rc = remove_tree_at(sandbox_fd, stages[i]);
@@ -354,8 +391,35 @@ int store_sweep(struct store *store)
 	rc = store_list(store, &names, &count, NULL);
 	first_error = first_error < 0 ? first_error : rc;
 	for (size_t i = 0; i < count; i++) {
-		rc = sweep_stages(sandboxes_fd, names[i]);
+		rc = sweep_sandbox(store, sandboxes_fd, names[i]);
 		first_error = first_error < 0 ? first_error : rc;
 	}
-	return first_error;
+	rc = store_ids_sweep(store);
+	return first_error < 0 ? first_error : rc;
+}
+
+size_t store_count_leftovers(struct store *store)
+{
+	_cleanup_close_ int sandboxes_fd = store_open_directory(store->home_fd, "sandboxes");
+	_cleanup_free_ char **hidden = NULL, **temporary = NULL, **names = NULL;
+	size_t hidden_count = 0, temporary_count = 0, count = 0, found;
+
+	if (sandboxes_fd < 0) {
+		return 0;
+	}
+	store_read_names(store->home_fd, "sandboxes", is_hidden_leftover, &hidden, &hidden_count);
+	store_read_names(store->home_fd, ".", is_temporary, &temporary, &temporary_count);
+	store_list(store, &names, &count, NULL);
+	found = temporary_count;
+	for (size_t i = 0; i < hidden_count; i++) {
+		_cleanup_close_ int fd = store_open_directory(sandboxes_fd, hidden[i]);
+
+		found += fd >= 0 && store_try_lock_directory(fd) == 0;
+	}
+	for (size_t i = 0; i < count; i++) {
+		_cleanup_close_ int fd = store_open_directory(sandboxes_fd, names[i]);
+
+		found += fd >= 0 ? store_count_drafts(fd) : 0;
+	}
+	return found;
 }

@@ -2,16 +2,20 @@
 #include "store/store.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sodium.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/cleanup.h"
 #include "store/internal.h"
 
 /* BLAKE2b-256: 32 bytes, 64 hexadecimal digits and a NUL. */
 #define DIGEST_BYTES 32
 #define DIGEST_HEX_SIZE (2 * DIGEST_BYTES + 1)
+_Static_assert(DIGEST_HEX_SIZE == STORE_DIGEST_SIZE, "it is what callers have room for");
 /* Bound by the disk at this size, and small enough for the stack. */
 #define READ_CHUNK_BYTES ((size_t)1 << 16)
 
@@ -69,8 +73,48 @@ int store_digest_file(int fd, char *ret_hex, struct err *err)
 	return 0;
 }
 
+struct store_hasher {
+	crypto_generichash_state state;
+};
+
+struct store_hasher *store_hasher_new(void)
+{
+	/* The state wants to begin at a cache line. */
+	struct store_hasher *hasher = aligned_alloc(64, (sizeof(*hasher) + 63) / 64 * 64);
+
+	if (hasher) {
+		start(&hasher->state);
+	}
+	return hasher;
+}
+
+void store_hasher_add(struct store_hasher *hasher, const void *data, size_t size)
+{
+	ASSERT(crypto_generichash_update(&hasher->state, data, size) == 0);
+}
+
+void store_hasher_end(struct store_hasher *hasher, char *ret_hex)
+{
+	finish(&hasher->state, ret_hex);
+}
+
+void store_hasher_free(struct store_hasher *hasher)
+{
+	free(hasher);
+}
+
 void store_random(void *data, size_t size)
 {
 	ASSERT(sodium_init() >= 0);
 	randombytes_buf(data, size);
+}
+
+int store_digest_path(const char *path, char *ret_hex, struct err *err)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0) {
+		return err_context(err, -errno, "cannot open %s", path);
+	}
+	return store_digest_file(fd, ret_hex, err);
 }

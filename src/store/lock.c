@@ -8,20 +8,22 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "store/internal.h"
 
-#define DATA_PATH "data/data.qcow2"
-#define DATA_BASE_PATH "data/base-0.ext4"
+/* A look at up.lock takes microseconds, a sweep some milliseconds. */
+#define LOOK_PAUSE_NS 1000000
+#define LOOK_TRIES 500
 
-/* The directory's own name, in the room of path. */
-static const char *sandbox_label(int sandbox_fd, char *path)
+const char *store_sandbox_label(int sandbox_fd, char *path)
 {
 	const char *slash;
 
@@ -30,8 +32,7 @@ static const char *sandbox_label(int sandbox_fd, char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* Whether fd is still what path names. Returns 1, 0, or a negative errno. */
-static int is_current(int fd, int dir_fd, const char *path)
+int store_is_current(int fd, int dir_fd, const char *path)
 {
 	struct stat opened, named;
 
@@ -44,12 +45,7 @@ static int is_current(int fd, int dir_fd, const char *path)
 	return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-/*
- * Opens path and takes a lock on that description. When the file was replaced while we waited the
- * new one is opened. Returns the descriptor, -EAGAIN, -EINTR when a signal ended the wait, or
- * another negative errno.
- */
-static int open_locked(int dir_fd, const char *path, int open_flags, int operation)
+int store_open_locked(int dir_fd, const char *path, int open_flags, int operation)
 {
 	for (int i = 0; i < STORE_TRIES_MAX; i++) {
 		_cleanup_close_ int fd = -EBADF;
@@ -62,7 +58,7 @@ static int open_locked(int dir_fd, const char *path, int open_flags, int operati
 		if (flock(fd, operation) < 0) {
 			return -errno;
 		}
-		rc = is_current(fd, dir_fd, path);
+		rc = store_is_current(fd, dir_fd, path);
 		if (rc < 0) {
 			return rc;
 		}
@@ -73,10 +69,10 @@ static int open_locked(int dir_fd, const char *path, int open_flags, int operati
 	return -EAGAIN;
 }
 
-static int lock_failed(int sandbox_fd, int rc, const char *busy_text, struct err *err)
+int store_lock_failed(int sandbox_fd, int rc, const char *busy_text, struct err *err)
 {
 	char path[PATH_MAX];
-	const char *name = sandbox_label(sandbox_fd, path);
+	const char *name = store_sandbox_label(sandbox_fd, path);
 
 	if (rc == -EAGAIN) {
 		return err_set(err, rc, "busy", "%s %s", name, busy_text);
@@ -93,13 +89,13 @@ static int lock_failed(int sandbox_fd, int rc, const char *busy_text, struct err
 int store_lock_live(int sandbox_fd, bool exclusive, bool wait, struct err *err)
 {
 	int operation = (exclusive ? LOCK_EX : LOCK_SH) | (wait ? 0 : LOCK_NB);
-	int fd = open_locked(sandbox_fd, "live", O_RDWR | O_CREAT, operation);
+	int fd = store_open_locked(sandbox_fd, "live", O_RDWR | O_CREAT, operation);
 
 	if (fd < 0) {
-		lock_failed(sandbox_fd, fd,
-			    exclusive ? "has a running machine"
-				      : "is being rebuilt or removed just now",
-			    err);
+		store_lock_failed(sandbox_fd, fd,
+				  exclusive ? "has a running machine"
+					    : "is being rebuilt or removed just now",
+				  err);
 		if (fd == -EAGAIN) {
 			err_mend(err, "wait until that is over and try again");
 		}
@@ -109,11 +105,11 @@ int store_lock_live(int sandbox_fd, bool exclusive, bool wait, struct err *err)
 
 int store_lock_build(int sandbox_fd, bool wait, struct err *err)
 {
-	int fd = open_locked(sandbox_fd, "build.lock", O_RDWR | O_CREAT,
-			     LOCK_EX | (wait ? 0 : LOCK_NB));
+	int fd = store_open_locked(sandbox_fd, "build.lock", O_RDWR | O_CREAT,
+				   LOCK_EX | (wait ? 0 : LOCK_NB));
 
 	if (fd < 0) {
-		lock_failed(sandbox_fd, fd, "is being built by another process", err);
+		store_lock_failed(sandbox_fd, fd, "is being built by another process", err);
 		if (fd == -EAGAIN) {
 			err_mend(err, "wait for that build, or stop it");
 		}
@@ -121,13 +117,78 @@ int store_lock_build(int sandbox_fd, bool wait, struct err *err)
 	return fd;
 }
 
+int store_lock_down(int sandbox_fd)
+{
+	return store_open_locked(sandbox_fd, "up.lock", O_RDWR | O_CREAT, LOCK_SH | LOCK_NB);
+}
+
+bool store_is_up(int sandbox_fd)
+{
+	_cleanup_close_ int fd =
+		store_open_locked(sandbox_fd, "up.lock", O_RDWR, LOCK_SH | LOCK_NB);
+
+	return fd == -EAGAIN;
+}
+
+/* Takes up.lock. Those who only look hold it for an instant: while they do they can be told from a
+ * machine, because they share it. */
+static int take_up(int sandbox_fd)
+{
+	const struct timespec pause = {.tv_nsec = LOOK_PAUSE_NS};
+
+	for (int i = 0; i < LOOK_TRIES; i++) {
+		int fd = store_open_locked(sandbox_fd, "up.lock", O_RDWR | O_CREAT,
+					   LOCK_EX | LOCK_NB);
+
+		if (fd != -EAGAIN || store_is_up(sandbox_fd)) {
+			return fd;
+		}
+		nanosleep(&pause, NULL);
+	}
+	return -EAGAIN;
+}
+
+int store_lock_up(int sandbox_fd, struct err *err)
+{
+	int fd = take_up(sandbox_fd);
+	char path[PATH_MAX];
+
+	if (fd == -EAGAIN) {
+		const char *name = store_sandbox_label(sandbox_fd, path);
+
+		err_set(err, fd, "already-up", "%s is up already", name);
+		err_mend(err, "`box down %s` stops it, `box exec %s` runs something in it", name,
+			 name);
+	} else if (fd < 0) {
+		store_lock_failed(sandbox_fd, fd, "", err);
+	}
+	return fd;
+}
+
+int store_lock_slot(int run_fd, unsigned slot)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), STORE_SLOT_LOCK, slot);
+	return store_open_locked(run_fd, name, O_RDWR | O_CREAT, LOCK_EX | LOCK_NB);
+}
+
+void store_unlock_slot(int run_fd, unsigned slot, int *lock_fd)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), STORE_SLOT_LOCK, slot);
+	unlinkat(run_fd, name, 0);
+	close_fd(lock_fd);
+}
+
 int store_lock_swap(int sandbox_fd, bool exclusive, struct err *err)
 {
-	int fd = open_locked(sandbox_fd, "swap.lock", O_RDWR | O_CREAT,
-			     exclusive ? LOCK_EX : LOCK_SH);
+	int fd = store_open_locked(sandbox_fd, "swap.lock", O_RDWR | O_CREAT,
+				   exclusive ? LOCK_EX : LOCK_SH);
 
 	if (fd < 0) {
-		lock_failed(sandbox_fd, fd, "is being rebuilt just now", err);
+		store_lock_failed(sandbox_fd, fd, "is being rebuilt just now", err);
 	}
 	return fd;
 }
@@ -135,38 +196,18 @@ int store_lock_swap(int sandbox_fd, bool exclusive, struct err *err)
 int store_open_data(int sandbox_fd, bool wait, struct err *err)
 {
 	char path[PATH_MAX];
-	int fd = open_locked(sandbox_fd, DATA_PATH, O_RDWR, LOCK_EX | (wait ? 0 : LOCK_NB));
+	int fd = store_open_locked(sandbox_fd, DATA_PATH, O_RDWR, LOCK_EX | (wait ? 0 : LOCK_NB));
 
 	if (fd == -ENOENT) {
-		const char *name = sandbox_label(sandbox_fd, path);
+		const char *name = store_sandbox_label(sandbox_fd, path);
 
 		err_set(err, fd, "no-data", "%s has no /data yet", name);
 		err_mend(err, "`box build %s` makes it", name);
 	} else if (fd == -EAGAIN) {
-		lock_failed(sandbox_fd, fd, "has its /data held by another machine", err);
+		store_lock_failed(sandbox_fd, fd, "has its /data held by another machine", err);
 		err_mend(err, "wait for that machine, or use `--data none` or `--data clone`");
 	} else if (fd < 0) {
-		lock_failed(sandbox_fd, fd, "", err);
+		store_lock_failed(sandbox_fd, fd, "", err);
 	}
 	return fd;
-}
-
-int store_open_data_base(int sandbox_fd, struct err *err)
-{
-	char path[PATH_MAX];
-	const char *name;
-	int fd = openat(sandbox_fd, DATA_BASE_PATH, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	int rc;
-
-	if (fd >= 0) {
-		return fd;
-	}
-	rc = -errno;
-	name = sandbox_label(sandbox_fd, path);
-	if (rc == -ENOENT) {
-		err_set(err, rc, "no-data", "%s has no /data yet", name);
-		err_mend(err, "`box build %s` makes it", name);
-		return rc;
-	}
-	return store_fail(err, rc, path, "cannot open the base of /data of %s", name);
 }

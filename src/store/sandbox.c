@@ -229,11 +229,8 @@ int store_load_spec(struct store *store, const char *name, struct spec **ret_spe
 	return spec_parse(text, size, path, ret_spec, err);
 }
 
-/*
- * Makes a hidden directory that a sweep leaves alone, and opens and locks it. Its name goes to
- * out (NAME_MAX + 1 bytes). A sweep may be faster than our lock: then another name is tried.
- */
-static int make_hidden(int sandboxes_fd, char *out)
+/* A sweep may be faster than our lock: then another name is tried. */
+int store_make_hidden(int sandboxes_fd, char *out)
 {
 	for (int i = 0; i < STORE_TRIES_MAX; i++) {
 		_cleanup_close_ int fd = -EBADF;
@@ -271,7 +268,7 @@ static int write_sandbox(int sandboxes_fd, const char *name, const char *boxfile
 	char hidden[NAME_MAX + 1];
 	int rc;
 
-	fd = make_hidden(sandboxes_fd, hidden);
+	fd = store_make_hidden(sandboxes_fd, hidden);
 	if (fd < 0) {
 		return fd;
 	}

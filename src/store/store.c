@@ -35,6 +35,7 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "store/internal.h"
 
 /* getpwuid_r(3) asks for this much on glibc; entries of directory services are far smaller. */
@@ -133,6 +134,21 @@ int store_open_directory(int dir_fd, const char *name)
 	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
 	return fd < 0 ? -errno : fd;
+}
+
+int store_read_json(int dir_fd, const char *path, size_t max_bytes, struct json **ret_json)
+{
+	_cleanup_free_ char *text = NULL;
+	size_t size;
+	int rc = read_file_at(dir_fd, path, max_bytes, &text, &size);
+
+	if (rc == 0) {
+		rc = json_parse(text, size, ret_json, NULL);
+	}
+	if (rc == -ENOENT) {
+		return 0;
+	}
+	return rc == -EFBIG ? -EBADMSG : rc < 0 ? rc : 1;
 }
 
 int store_try_lock_directory(int fd)
@@ -320,6 +336,40 @@ void store_close(struct store *store)
 	if (store && store->home) {
 		free(TAKE_PTR(store->home));
 		close_fd(&store->home_fd);
+	}
+}
+
+/* Whoever leaves it removes it when it is empty, perhaps just between our two calls. */
+static int open_run(int run_fd, const char *name, bool create)
+{
+	int fd = store_open_directory(run_fd, name);
+
+	for (int i = 0; i < STORE_TRIES_MAX && create && fd == -ENOENT; i++) {
+		if (mkdirat(run_fd, name, 0700) < 0 && errno != EEXIST) {
+			return -errno;
+		}
+		fd = store_open_directory(run_fd, name);
+	}
+	return fd;
+}
+
+int store_open_run(struct store *store, const char *name, bool create, struct err *err)
+{
+	_cleanup_close_ int run_fd = store_open_directory(store->home_fd, "run");
+	int fd = run_fd < 0 ? run_fd : open_run(run_fd, name, create);
+
+	if (fd < 0) {
+		store_fail(err, fd, store->home, "cannot open %s/run/%s", store->home, name);
+	}
+	return fd;
+}
+
+void store_leave_run(struct store *store, const char *name)
+{
+	_cleanup_close_ int run_fd = store_open_directory(store->home_fd, "run");
+
+	if (run_fd >= 0) {
+		unlinkat(run_fd, name, AT_REMOVEDIR);
 	}
 }
 

@@ -463,38 +463,51 @@ static bool maker_is_dead(const char *name)
 	return kill((pid_t)pid, 0) < 0 && errno == ESRCH;
 }
 
-static void sweep_directory(const char *path)
+static size_t sweep_directory(const char *path, bool remove)
 {
 	DIR *directory = opendir(path);
 	struct dirent *entry;
+	size_t count = 0;
 
 	if (!directory) {
-		return;
+		return 0;
 	}
 	while ((entry = readdir(directory))) {
-		/* A group that still holds processes cannot be removed: that is safe. */
-		if (maker_is_dead(entry->d_name)) {
-			(void)unlinkat(dirfd(directory), entry->d_name, AT_REMOVEDIR);
+		char group[PATH_MAX] = {0};
+
+		/*
+		 * A group that still holds processes cannot be removed: that is safe. What its dead
+		 * maker ran was killed with it, and its threads are out of the group in a moment.
+		 */
+		if (!maker_is_dead(entry->d_name)) {
+			continue;
+		}
+		count++;
+		if (remove && snprintf(group, sizeof(group), "%s/%s", path, entry->d_name) <
+				      (int)sizeof(group) - 1) {
+			(void)sys_cgroup_remove(group);
 		}
 	}
 	closedir(directory);
+	return count;
 }
 
-void sys_cgroup_sweep(void)
+size_t sys_cgroup_leftovers(bool remove)
 {
 	static const char *const controllers[] = {"memory", "pids", NULL};
 	char directory[PATH_MAX];
-	size_t point_length;
+	size_t point_length, count = 0;
 
 	for (size_t i = 0; i < ARRAY_SIZE(controllers); i++) {
 		if (own_directory(controllers[i], directory, sizeof(directory), &point_length) <
 		    0) {
 			continue;
 		}
-		sweep_directory(directory);
+		count += sweep_directory(directory, remove);
 		while (!controllers[i] && strlen(directory) > point_length) {
 			*strrchr(directory, '/') = '\0';
-			sweep_directory(directory);
+			count += sweep_directory(directory, remove);
 		}
 	}
+	return count;
 }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -63,5 +64,8 @@ int sys_cgroup_move_self(const struct sys_cgroup_way *way);
  */
 int sys_cgroup_remove(const char *paths);
 
-/* Removes empty groups whose makers are dead, where sys_cgroup_make would make them. */
-void sys_cgroup_sweep(void);
+/*
+ * Counts the groups whose makers are dead, where sys_cgroup_make would make them. With remove the
+ * empty ones go.
+ */
+size_t sys_cgroup_leftovers(bool remove);

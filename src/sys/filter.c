@@ -73,7 +73,7 @@ int sys_filter_answer_fd(int listener, uint64_t id, int fd)
 	return ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &addfd) < 0 ? -errno : 0;
 }
 
-int sys_filter_answer_error(int listener, uint64_t id, int error)
+static int answer(int listener, uint64_t id, int error, uint32_t flags)
 {
 	union {
 		struct seccomp_notif_resp response;
@@ -83,5 +83,21 @@ int sys_filter_answer_error(int listener, uint64_t id, int error)
 	memset(&buffer, 0, sizeof(buffer));
 	buffer.response.id = id;
 	buffer.response.error = -error;
+	buffer.response.flags = flags;
 	return ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &buffer.response) < 0 ? -errno : 0;
+}
+
+int sys_filter_answer_error(int listener, uint64_t id, int error)
+{
+	return answer(listener, id, error, 0);
+}
+
+int sys_filter_answer_done(int listener, uint64_t id)
+{
+	return answer(listener, id, 0, 0);
+}
+
+int sys_filter_answer_continue(int listener, uint64_t id)
+{
+	return answer(listener, id, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
 }

@@ -1,7 +1,6 @@
 /* Seccomp filters and their notifications: seccomp(2), seccomp_unotify(2). */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -32,3 +31,12 @@ int sys_filter_answer_fd(int listener, uint64_t id, int fd);
 
 /* Lets the asking process's call fail with the positive errno error. 0 or a negative errno. */
 int sys_filter_answer_error(int listener, uint64_t id, int error);
+
+/* Lets the asking process's call return 0 without being made. 0 or a negative errno. */
+int sys_filter_answer_done(int listener, uint64_t id);
+
+/*
+ * Lets the asking process's call be made. Only for calls that are allowed in any case: arguments in
+ * memory and descriptors may change after the look. 0 or a negative errno.
+ */
+int sys_filter_answer_continue(int listener, uint64_t id);

@@ -34,7 +34,7 @@ static uint64_t rights_of(int abi)
 	return rights;
 }
 
-int sys_landlock_new(int *ret_fd)
+int sys_landlock_new(bool connects, int *ret_fd)
 {
 	struct uapi_landlock_ruleset_attr attr = {0};
 	size_t size = offsetof(struct uapi_landlock_ruleset_attr, handled_access_net);
@@ -46,8 +46,10 @@ int sys_landlock_new(int *ret_fd)
 	}
 	attr.handled_access_fs = rights_of(abi);
 	if (abi >= 4) {
-		attr.handled_access_net =
-			LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP;
+		attr.handled_access_net = LANDLOCK_ACCESS_NET_BIND_TCP;
+		if (!connects) {
+			attr.handled_access_net |= LANDLOCK_ACCESS_NET_CONNECT_TCP;
+		}
 		size = offsetof(struct uapi_landlock_ruleset_attr, scoped);
 	}
 	if (abi >= 6) {
@@ -60,6 +62,33 @@ int sys_landlock_new(int *ret_fd)
 	}
 	*ret_fd = (int)fd;
 	return 0;
+}
+
+static int add_rule(int ruleset_fd, const struct landlock_path_beneath_attr *rule)
+{
+	return syscall(SYS_landlock_add_rule, ruleset_fd, LANDLOCK_RULE_PATH_BENEATH, rule, 0) < 0
+		       ? -errno
+		       : 0;
+}
+
+int sys_landlock_allow_tree(int ruleset_fd, int tree_fd)
+{
+	struct landlock_path_beneath_attr rule = {
+		.allowed_access = LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_READ_FILE |
+				  LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG |
+				  LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_SYM |
+				  LANDLOCK_ACCESS_FS_REMOVE_FILE,
+		.parent_fd = tree_fd,
+	};
+	int abi = sys_landlock_abi();
+
+	if (abi >= 2) {
+		rule.allowed_access |= LANDLOCK_ACCESS_FS_REFER;
+	}
+	if (abi >= 3) {
+		rule.allowed_access |= LANDLOCK_ACCESS_FS_TRUNCATE;
+	}
+	return add_rule(ruleset_fd, &rule);
 }
 
 int sys_landlock_allow(int ruleset_fd, int path_fd, bool device)
@@ -77,9 +106,7 @@ int sys_landlock_allow(int ruleset_fd, int path_fd, bool device)
 	} else {
 		rule.allowed_access |= LANDLOCK_ACCESS_FS_EXECUTE;
 	}
-	return syscall(SYS_landlock_add_rule, ruleset_fd, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) < 0
-		       ? -errno
-		       : 0;
+	return add_rule(ruleset_fd, &rule);
 }
 
 int sys_landlock_enter(int ruleset_fd)

@@ -9,9 +9,10 @@ int sys_landlock_abi(void);
 /*
  * Makes a ruleset that denies every right that the kernel's ABI knows: all of the file system,
  * TCP, and signals and abstract sockets to the outside. Descriptors that are open already are not
- * touched. *ret_fd is owned by the caller. Returns 0 or a negative errno.
+ * touched. With connects, connecting over TCP is left alone, to any address and port. *ret_fd is
+ * owned by the caller. Returns 0 or a negative errno.
  */
-int sys_landlock_new(int *ret_fd);
+int sys_landlock_new(bool connects, int *ret_fd);
 
 /*
  * Allows reading and executing of files beneath the directory or file path_fd; with device true,
@@ -19,6 +20,12 @@ int sys_landlock_new(int *ret_fd);
  * negative errno.
  */
 int sys_landlock_allow(int ruleset_fd, int path_fd, bool device);
+
+/*
+ * Allows reading, making, replacing and linking of files and directories beneath tree_fd, but
+ * neither executing nor devices, fifos and sockets. Returns 0 or a negative errno.
+ */
+int sys_landlock_allow_tree(int ruleset_fd, int tree_fd);
 
 /* Puts the calling thread under the ruleset for good. Needs no_new_privs. 0 or a negative errno. */
 int sys_landlock_enter(int ruleset_fd);

@@ -16,6 +16,12 @@
 int sys_mount_clone(const char *path, uint64_t attributes, int *ret_fd);
 
 /*
+ * The same for a directory with everything that is mounted below it: *ret_fd is an O_PATH
+ * descriptor for the root of mounts of its own, which end when it is closed.
+ */
+int sys_mount_clone_tree(const char *path, uint64_t attributes, int *ret_fd);
+
+/*
  * Makes a detached tmpfs of at most size (as tmpfs(5) writes it) and inodes entries, mode 0755,
  * with MOUNT_ATTR_* attributes. Returns 0 or a negative errno.
  */

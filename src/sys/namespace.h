@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -36,6 +37,16 @@ pid_t sys_clone(uint64_t flags, int cgroup_fd, int *ret_pidfd);
  */
 int sys_write_id_maps(pid_t pid, const struct sys_id_map *uids, const struct sys_id_map *gids,
 		      int deny_setgroups);
+
+/*
+ * The same for a caller without privileges and IDs that are not its own, through newuidmap(1) and
+ * newgidmap(1), which write what /etc/subuid and /etc/subgid allow. Unlike the caller they leave
+ * setgroups(2) allowed. The first line of what they say, without its end, goes to ret_words (size
+ * bytes with the NUL; empty: nothing). Not safe after sys_clone. Returns 0, -ENOENT when they are
+ * not installed, -EPERM when they refused, -ETIMEDOUT, or another negative errno.
+ */
+int sys_write_id_maps_by_helpers(pid_t pid, const struct sys_id_map *uids,
+				 const struct sys_id_map *gids, char *ret_words, size_t size);
 
 /*
  * Becomes uid and gid (real, effective, saved, file system) for the calling thread. Returns 0 or a

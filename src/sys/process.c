@@ -1,9 +1,11 @@
 #include "sys/process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -11,7 +13,6 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "base/cleanup.h"
 
 int sys_pidfd_open(pid_t pid)
 {
@@ -30,6 +31,13 @@ bool sys_pidfd_ended(int pidfd)
 	struct pollfd ended = {.fd = pidfd, .events = POLLIN};
 
 	return poll(&ended, 1, 0) > 0;
+}
+
+int sys_pidfd_copy_fd(int pidfd, int number)
+{
+	long fd = syscall(SYS_pidfd_getfd, pidfd, number, 0);
+
+	return fd < 0 ? -errno : (int)fd;
 }
 
 int sys_close_range(unsigned first, unsigned last)

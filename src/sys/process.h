@@ -14,6 +14,14 @@ int sys_pidfd_signal(int pidfd, int signal_number);
 /* True when the process behind pidfd has ended. Safe after sys_clone. */
 bool sys_pidfd_ended(int pidfd);
 
+/*
+ * A descriptor of ours for what the process behind pidfd has as number: pidfd_getfd(2), which a
+ * caller may do who could trace the process. Unlike a look at /proc/PID/fd that is so for the owner
+ * of its user namespace too, whatever ID it has. Returns it, close-on-exec, -EBADF when it has none
+ * of that number, or another negative errno.
+ */
+int sys_pidfd_copy_fd(int pidfd, int number);
+
 /* Closes all descriptors from first to last, both included. Returns 0 or a negative errno. */
 int sys_close_range(unsigned first, unsigned last);
 

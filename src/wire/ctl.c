@@ -9,6 +9,7 @@
 
 /* The largest errno that Linux passes through a return value. */
 #define ERRNO_MAX 4095
+#define EXEC_FLAGS (WIRE_EXEC_TERMINAL | WIRE_EXEC_STDIN | WIRE_EXEC_SELF)
 
 static int written(const struct wire_writer *writer)
 {
@@ -186,6 +187,86 @@ int wire_u32_decode(const uint8_t *payload, size_t size, uint32_t *ret_value)
 	return 0;
 }
 
+int wire_time_encode(uint64_t token, uint8_t *out)
+{
+	struct wire_writer writer = wire_writer_over(out, WIRE_PAYLOAD_MAX);
+
+	wire_put_u64(&writer, token);
+	return written(&writer);
+}
+
+int wire_time_decode(const uint8_t *payload, size_t size, uint64_t *ret_token)
+{
+	struct wire_reader reader = wire_reader_over(payload, size);
+	uint64_t token = wire_get_u64(&reader);
+
+	if (checked(&reader) < 0) {
+		return -EBADMSG;
+	}
+	*ret_token = token;
+	return 0;
+}
+
+int wire_time_answer_encode(uint64_t token, uint64_t realtime_ns, uint8_t *out)
+{
+	struct wire_writer writer = wire_writer_over(out, WIRE_PAYLOAD_MAX);
+
+	wire_put_u64(&writer, token);
+	wire_put_u64(&writer, realtime_ns);
+	return written(&writer);
+}
+
+int wire_time_answer_decode(const uint8_t *payload, size_t size, uint64_t *ret_token,
+			    uint64_t *ret_realtime_ns)
+{
+	struct wire_reader reader = wire_reader_over(payload, size);
+	uint64_t token = wire_get_u64(&reader);
+	uint64_t realtime_ns = wire_get_u64(&reader);
+
+	if (checked(&reader) < 0) {
+		return -EBADMSG;
+	}
+	*ret_token = token;
+	*ret_realtime_ns = realtime_ns;
+	return 0;
+}
+
+int wire_clock_encode(int64_t step_ns, uint8_t *out)
+{
+	return wire_time_encode((uint64_t)step_ns, out);
+}
+
+int wire_clock_decode(const uint8_t *payload, size_t size, int64_t *ret_step_ns)
+{
+	uint64_t step;
+	int rc = wire_time_decode(payload, size, &step);
+
+	if (rc == 0) {
+		*ret_step_ns = (int64_t)step;
+	}
+	return rc;
+}
+
+int wire_port_encode(uint16_t port, uint8_t *out)
+{
+	struct wire_writer writer = wire_writer_over(out, WIRE_PAYLOAD_MAX);
+
+	wire_put_u16(&writer, port);
+	return written(&writer);
+}
+
+int wire_port_decode(const uint8_t *payload, size_t size, uint16_t *ret_port)
+{
+	struct wire_reader reader = wire_reader_over(payload, size);
+	uint16_t port = wire_get_u16(&reader);
+
+	if (checked(&reader) < 0 || port == 0) {
+		return -EBADMSG;
+	}
+	*ret_port = port;
+	return 0;
+}
+
 int wire_window_size_encode(uint16_t rows, uint16_t columns, uint8_t *out)
 {
 	struct wire_writer writer = wire_writer_over(out, WIRE_PAYLOAD_MAX);
@@ -255,7 +336,7 @@ int wire_exec_decode(const uint8_t *payload, size_t size, struct wire_exec *ret_
 	if (reader.failed || exec.argc < 1 || exec.argc > WIRE_ARGS_MAX ||
 	    exec.envc > WIRE_ARGS_MAX || exec.user[0] == '\0' ||
 	    (exec.directory[0] != '\0' && exec.directory[0] != '/') ||
-	    (exec.flags & ~(uint32_t)(WIRE_EXEC_TERMINAL | WIRE_EXEC_STDIN)) != 0) {
+	    (exec.flags & ~(uint32_t)EXEC_FLAGS) != 0) {
 		return -EBADMSG;
 	}
 	get_strings(&reader, exec.argc, ret_argv);

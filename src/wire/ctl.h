@@ -5,10 +5,14 @@
  *
  *   guest state   from the host                        from the guest
  *   waiting       HELLO, then SETUP                    HELLO (answer), READY or ERROR (answer)
- *   running       EXEC, DATA, EOF, CREDIT, SIGNAL,     STARTED, DATA, EOF, CREDIT, EXIT, LOG
- *                 WINDOW, CLOSE, FREEZE, SHUTDOWN
+ *   running       EXEC, TCP, DATA, EOF, CREDIT,        STARTED, DATA, EOF, CREDIT, EXIT, LOG,
+ *                 SIGNAL, WINDOW, CLOSE, TIME,         TIME, and the answer to ATTACH or DETACH:
+ *                 CLOCK, ATTACH, DETACH, FREEZE,       ATTACHED, DETACHED or ERROR; PAUSED with
+ *                 PAUSE, RESUME, SHUTDOWN              an error as the answer to PAUSE
+ *   paused        RESUME; or HELLO, then SETUP         PAUSED, and nothing after it; the answers
+ *                                                      to HELLO and SETUP
  *   freezing      nothing                              FROZEN; the guest is then waiting again
- *   going down    nothing                              BYE, always the last frame
+ *   going down    nothing                              BYE or ERROR, always the last frame
  *
  * A machine that was restored from a snapshot is in the state waiting, because FREEZE came before
  * the snapshot. So boot and restore begin alike: the host sends HELLO and SETUP, and nothing runs
@@ -22,6 +26,29 @@
  * channel 2 also comes with a terminal). For a command that could not be started EXIT and both
  * EOFs come as well, without STARTED.
  *
+ * A stream may also be one TCP connection to a port of the guest's own loopback (TCP instead of
+ * EXEC): channel 0 carries bytes to the guest, channel 1 bytes from it, an EOF is a half-close.
+ * STARTED says that it is connected, EXIT with WIRE_NOT_STARTED and an errno that it cannot be.
+ * When both directions have ended EXIT comes with WIRE_EXITED and 0, after a reset with 1. CLOSE
+ * resets the connection. EOF of channel 2 comes as well.
+ *
+ * TIME asks for the guest's clock: the guest answers at once with the token that it was given. The
+ * host works out how far the clock is off and says so with CLOCK. Only when the host has left at
+ * least eight answers unread may one stay out.
+ *
+ * PAUSE makes the guest keep still, so that its disk, or all of it, can be copied: /data's file
+ * system is frozen, on channel 1 all commands as well, and what output there is waits. RESUME lets
+ * everything go on as if nothing had been; it is legal and means nothing when the guest goes on
+ * already. A guest that hears nothing for WIRE_PAUSE_MAX_MS of its own time goes on by itself, as
+ * after RESUME: whoever wants to rely on a pause stops the machine before that.
+ *
+ * A copy of a paused machine gets HELLO and SETUP instead: a new life with another host's end. Only
+ * when SETUP has made it distinct /data and the commands go on. Commands keep the numbers of their
+ * streams, and what was said about them is said; only the windows begin anew: the guest may send
+ * WIRE_WINDOW bytes of each output that has not ended, and the host nothing before it gets CREDIT.
+ * TCP connections are reset without a word. The host's end knows what there is from the one that
+ * asked for the pause.
+ *
  * EXEC may need more than one frame: all but the last have channel 1 ("more follows"), the
  * payloads are joined. Input for a stream that has ended is dropped without complaint, since the
  * two sides cross on the way.
@@ -34,10 +61,11 @@
 
 #define WIRE_CTL_PORT_NAME "box.ctl"
 #define WIRE_MAGIC 0x31786f62u
-#define WIRE_VERSION 1
+#define WIRE_VERSION 4
 
-/* One channel's bytes under way. Large enough for full speed, small enough times all streams. */
-#define WIRE_WINDOW 262144u
+/* One channel's bytes under way: what a pipe holds. That is enough for full speed, and little
+ * enough times both outputs of all streams, none of which may be read: 32 MiB. */
+#define WIRE_WINDOW 65536u
 /* Streams at once in one machine. */
 #define WIRE_STREAMS_MAX 256
 /* A whole EXEC: arguments and environment. Twice what ordinary shells are asked to pass. */
@@ -47,6 +75,9 @@
 #define WIRE_SEED_SIZE 64
 #define WIRE_MACHINE_ID_SIZE 16
 #define WIRE_HOSTNAME_MAX 64
+/* Far longer than the host needs to stop a machine that has answered PAUSE, and short enough that
+ * programs inside do not take it for the end. */
+#define WIRE_PAUSE_MAX_MS 15000u
 
 enum wire_ctl_type {
 	/* Both ways. struct wire_hello */
@@ -55,7 +86,8 @@ enum wire_ctl_type {
 	WIRE_SETUP = 2,
 	/* From the guest, SETUP was carried out. struct wire_ready */
 	WIRE_READY = 3,
-	/* From the guest, SETUP or FREEZE failed. struct wire_error */
+	/* From the guest, SETUP, FREEZE, ATTACH or DETACH failed, or, in place of BYE, not all of
+	 * /data could be written. struct wire_error */
 	WIRE_ERROR = 4,
 	/* To the guest. struct wire_exec, in one or more frames */
 	WIRE_EXEC = 5,
@@ -88,6 +120,28 @@ enum wire_ctl_type {
 	WIRE_SHUTDOWN = 17,
 	/* From the guest. Empty: everything is on the disks; the machine may be ended */
 	WIRE_BYE = 18,
+	/* To the guest: u64 token. From the guest: u64 the same token, u64 CLOCK_REALTIME in ns */
+	WIRE_TIME = 19,
+	/* To the guest. i64 nanoseconds by which CLOCK_REALTIME is to be stepped */
+	WIRE_CLOCK = 20,
+	/* To the guest. u16 port, 1 to 65535: open a stream to it on the loopback */
+	WIRE_TCP = 21,
+	/* To the guest. Empty: mount the disk "data" at /data, which has none mounted now
+	 * (otherwise ERROR with EBUSY). Commands go on */
+	WIRE_ATTACH = 22,
+	/* From the guest. Empty. When it could not be mounted: ERROR, and the guest goes down */
+	WIRE_ATTACHED = 23,
+	/* To the guest. Empty: end all commands and unmount /data, if it is mounted; the disk may
+	 * then be replaced. Streams are gone without EXIT, their numbers are free */
+	WIRE_DETACH = 24,
+	/* From the guest. Empty. When it could not be unmounted: ERROR, and the guest goes down */
+	WIRE_DETACHED = 25,
+	/* To the guest. Empty: freeze /data, on channel 1 the commands too, and keep still */
+	WIRE_PAUSE = 26,
+	/* From the guest. u32 0; or the errno of what kept it from pausing: it then goes on */
+	WIRE_PAUSED = 27,
+	/* To the guest. Empty: go on as before PAUSE */
+	WIRE_RESUME = 28,
 };
 
 struct wire_hello {
@@ -134,6 +188,9 @@ enum wire_exec_flags {
 	WIRE_EXEC_TERMINAL = 1u << 0,
 	/* Channel 0 will be used. Without it stdin is /dev/null (a terminal's is silent). */
 	WIRE_EXEC_STDIN = 1u << 1,
+	/* Run box-guest itself instead of a program of the image; argv says as what (guest/main.c).
+	 */
+	WIRE_EXEC_SELF = 1u << 2,
 };
 
 struct wire_exec {
@@ -184,6 +241,16 @@ int wire_exit_encode(const struct wire_exit *exit, uint8_t *out);
 int wire_exit_decode(const uint8_t *payload, size_t size, struct wire_exit *ret_exit);
 int wire_u32_encode(uint32_t value, uint8_t *out);
 int wire_u32_decode(const uint8_t *payload, size_t size, uint32_t *ret_value);
+int wire_time_encode(uint64_t token, uint8_t *out);
+int wire_time_decode(const uint8_t *payload, size_t size, uint64_t *ret_token);
+int wire_time_answer_encode(uint64_t token, uint64_t realtime_ns, uint8_t *out);
+int wire_time_answer_decode(const uint8_t *payload, size_t size, uint64_t *ret_token,
+			    uint64_t *ret_realtime_ns);
+int wire_clock_encode(int64_t step_ns, uint8_t *out);
+int wire_clock_decode(const uint8_t *payload, size_t size, int64_t *ret_step_ns);
+int wire_port_encode(uint16_t port, uint8_t *out);
+/* A port of 0 is -EBADMSG. */
+int wire_port_decode(const uint8_t *payload, size_t size, uint16_t *ret_port);
 int wire_window_size_encode(uint16_t rows, uint16_t columns, uint8_t *out);
 int wire_window_size_decode(const uint8_t *payload, size_t size, uint16_t *ret_rows,
 			    uint16_t *ret_columns);

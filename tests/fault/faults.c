@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -20,6 +21,9 @@
 #define CALLS_MAX 2000
 /* The tests open far fewer descriptors. */
 #define FD_LIMIT 256
+
+/* How a process that was killed at a call ends. */
+#define DIED 99
 
 enum call_kind {
 	/* Fails with the error asked for. */
@@ -52,6 +56,9 @@ static bool fails(enum call_kind kind)
 		return false;
 	}
 	fault.hit = true;
+	if (fault.mode == FAULT_DEATH) {
+		_exit(DIED);
+	}
 	errno = kind == CALL_MEMORY ? ENOMEM : fault.error;
 	return true;
 }
@@ -101,6 +108,13 @@ WRAP(ssize_t, __pread64_chk, (int fd, void *data, size_t size, off_t offset, siz
 WRAP(ssize_t, pwrite64, (int fd, const void *data, size_t size, off_t offset),
      (fd, data, size, offset), CALL_ROOM, -1)
 WRAP(off_t, lseek64, (int fd, off_t offset, int whence), (fd, offset, whence), CALL_ANY, -1)
+WRAP(int, linkat, (int from_fd, const char *from, int to_fd, const char *to, int flags),
+     (from_fd, from, to_fd, to, flags), CALL_ROOM, -1)
+int __wrap_fdatasync(int fd);
+int __wrap_fdatasync(int fd)
+{
+	return fails(CALL_ROOM) ? -1 : fcntl(fd, F_GETFD) < 0 ? -1 : 0;
+}
 WRAP(int, renameat, (int from_fd, const char *from, int to_fd, const char *to),
      (from_fd, from, to_fd, to), CALL_ANY, -1)
 WRAP(int, renameat2, (int from_fd, const char *from, int to_fd, const char *to, unsigned flags),
@@ -173,6 +187,40 @@ static bool run_once(const struct fault_case *fault_case, int target)
 	return fault.hit;
 }
 
+/* The same with a kill: the operation has a process of its own. False when it was not killed. */
+static bool run_to_death(const struct fault_case *fault_case, int target)
+{
+	int status = 0;
+	pid_t child;
+
+	fault_case->prepare();
+	child = fork();
+	if (child == 0) {
+		fault.target = target;
+		fault.count = 0;
+		fault.armed = true;
+		_exit(fault_case->run() < 0 ? 1 : 0);
+	}
+	assert_true(child > 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == DIED || status == 0));
+	fault_case->check(status == 0 ? 0 : FAULT_DIED);
+	fault_case->clean();
+	return status != 0;
+}
+
+static void run_all_deaths(const struct fault_case *fault_case)
+{
+	int target = 1;
+
+	fault.mode = FAULT_DEATH;
+	while (run_to_death(fault_case, target)) {
+		target++;
+		assert_in_range(target, 1, CALLS_MAX);
+	}
+	assert_true(target > 1);
+}
+
 static void run_all(const struct fault_case *fault_case, enum fault_mode mode, int error)
 {
 	int target = 1;
@@ -194,4 +242,7 @@ void fault_run(const struct fault_case *fault_case)
 	run_all(fault_case, FAULT_ONCE, EINTR);
 	run_all(fault_case, FAULT_ONCE, EOPNOTSUPP);
 	run_all(fault_case, FAULT_NO_ROOM, ENOSPC);
+	if (fault_case->dies) {
+		run_all_deaths(fault_case);
+	}
 }

@@ -15,7 +15,12 @@ enum fault_mode {
 	FAULT_ONCE,
 	/* From that call on, everything that needs room fails with ENOSPC; the rest works. */
 	FAULT_NO_ROOM,
+	/* The process is killed instead of that call. */
+	FAULT_DEATH,
 };
+
+/* What a case's check gets for a run that was killed. */
+#define FAULT_DIED (-4095)
 
 struct fault_case {
 	const char *name;
@@ -27,6 +32,8 @@ struct fault_case {
 	void (*check)(int rc);
 	/* Removes the place. */
 	void (*clean)(void);
+	/* Also look at the place after a kill at each call. */
+	bool dies;
 };
 
 /*
@@ -40,6 +47,7 @@ int fault_count_entries(const char *path);
 
 /*
  * Runs a case with every call failing in turn, with EIO, ENOSPC, EINTR and EOPNOTSUPP, then with no
- * room from every call on. Fails the current cmocka test when something is not as it must be.
+ * room from every call on; with `dies` also with the process killed at every call. Fails the
+ * current cmocka test when something is not as it must be.
  */
 void fault_run(const struct fault_case *fault_case);

@@ -35,6 +35,14 @@ static void check_limits(const struct spec *spec)
 	ASSERT(spec->cpus >= 1 && spec->cpus <= 16);
 	ASSERT(spec->ram_mib >= 128 && spec->ram_mib <= 1048576);
 	ASSERT(spec->warm <= 8);
+	ASSERT(spec->warm_idle_seconds >= 10 && spec->warm_idle_seconds <= 86400);
+	ASSERT(spec->log_output <= SPEC_LOG_FULL);
+	for (size_t i = 0; i < spec->network_port_count; i++) {
+		struct spec_port port;
+
+		ASSERT(spec_parse_port(spec->network_ports[i], &port, NULL) == 0);
+		ASSERT(port.host != 0 && port.guest != 0 && port.address[0] != '\0');
+	}
 	for (size_t i = 0; i < spec->env_count; i++) {
 		ASSERT(spec_check_env(spec->env[i], NULL) == 0);
 	}

@@ -16,14 +16,23 @@ static size_t read_texts(const struct ipc_message *message)
 {
 	switch (message->type) {
 	case IPC_START:
+	case IPC_CLAIM:
 		return strlen(message->start.name) + strlen(message->start.stage);
 	case IPC_READY:
 		return strlen(message->ready.engine) + strlen(message->ready.release) +
 		       strlen(message->ready.version) + strlen(message->ready.boot_id) +
 		       strlen(message->ready.boot_reason) + strlen(message->ready.missing);
+	case IPC_STARTED:
+	case IPC_ATTACH:
+	case IPC_KILL:
+		return strlen(message->command.id);
+	case IPC_EXITED:
+		return strlen(message->exited.id);
 	case IPC_NOTICE:
+	case IPC_GREETING:
 		return strlen(message->text);
 	case IPC_FAILED:
+	case IPC_REFUSED:
 		return strlen(message->failed.code) + strlen(message->failed.text) +
 		       strlen(message->failed.mend);
 	default:
@@ -41,7 +50,7 @@ static void decode(const uint8_t *packet, size_t size, size_t fd_count)
 	if (ipc_decode(packet, size, fd_count, message) == 0) {
 		ASSERT(size == sizeof(*message));
 		ASSERT(memcmp(message, packet, size) == 0);
-		ASSERT(message->type >= IPC_START && message->type <= IPC_DATA_COPY);
+		ASSERT(message->type >= IPC_START && message->type <= IPC_FORKED);
 		ASSERT(fd_count <= IPC_FDS_MAX);
 		ASSERT(read_texts(message) < sizeof(*message));
 	} else {

@@ -1,7 +1,7 @@
 /*
  * Bytes as an archive: whatever comes out must obey the rules of src/archive. The first byte
- * chooses the options, the rest is the archive. One option mends the checksums of headers first, so
- * that changed headers get beyond that check.
+ * chooses the options, the rest is the archive, which is read with or without unpacking. One option
+ * mends the checksums of headers first, so that changed headers get beyond that check.
  */
 #include "fuzz.h"
 
@@ -124,7 +124,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	options.keep_setuid = data[0] & 1;
 	options.drop_devices = data[0] & 2;
-	if (archive_open_memory(copy, size - 1, &options, &reader, NULL) < 0) {
+	if ((data[0] & 8 ? archive_open_plain_memory
+			 : archive_open_memory)(copy, size - 1, &options, &reader, NULL) < 0) {
 		return 0;
 	}
 	while (archive_next(reader, &item, NULL) > 0) {

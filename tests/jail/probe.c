@@ -305,6 +305,21 @@ static bool open_answered(const char *argument)
 	return fd >= 0 && read(fd, &byte, 1) == 1 && byte == 'm' && write(fd, "x", 1) < 0;
 }
 
+static bool punch(int fd)
+{
+	return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0;
+}
+
+/* The first file is said to have a hole and has none; the second, a descriptor, has one. */
+static bool punch_answered(const char *argument)
+{
+	char first = 0, second = 'x';
+	int memory = open("/memory", O_RDWR), other = number(argument);
+
+	return memory >= 0 && punch(memory) && punch(other) && pread(memory, &first, 1, 0) == 1 &&
+	       first == 'm' && pread(other, &second, 1, 0) == 1 && second == 0;
+}
+
 static bool succeed(const char *argument)
 {
 	(void)argument;
@@ -355,6 +370,7 @@ static const struct {
 	{"large-file", large_file},
 	{"many-processes", many_processes},
 	{"open-answered", open_answered},
+	{"punch-answered", punch_answered},
 	{"succeed", succeed},
 	{"wait", wait_forever},
 };

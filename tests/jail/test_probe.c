@@ -1,13 +1,14 @@
 /*
- * Runs the probe in real jails, as root and as a normal user.
+ * Runs the probe in real jails, as root, as a normal user, and as a normal user who gives the jail
+ * an ID that is not the user's own.
  *
  * Each forbidden act is tried three times: behind the real list of system calls, where it must be
  * refused; behind a list that allows everything, where the rest of the jail must refuse it alone
  * (unless only the list can); and with the confinement in question taken out of the description or
  * outside of any jail, where it must succeed, so that the check is known to be able to fail.
  *
- * A normal user here is a user ID without an account: the kernel knows no difference, and no
- * account has to be made on the machine that runs the test.
+ * A normal user here is a user ID without an account: the kernel knows no difference. But
+ * newuidmap(1) does, so for the last an account is made, and removed at the end.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,14 +17,17 @@
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pwd.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,6 +35,8 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "jail/act.h"
+#include "jail/allow.h"
 #include "jail/jail.h"
 #include "jail/tap.h"
 #include "sys/landlock.h"
@@ -38,23 +44,25 @@
 /* IDs that no account of a Debian system has. */
 #define STRICT_ID 1876543
 #define USER_ID 1876544
+#define DEVICE_GROUP 1876545
 /* Far from anything that the test program opens itself. */
 #define LEAKED_FD 77
-
-static const struct sock_filter allow_filter[] = {{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
-static const struct jail_policy allow_everything = {"allow", allow_filter, 1};
 
 /* Set up once, inherited by the normal user's run. */
 static struct {
 	char directory[64];
 	char probe[96];
 	char file[96];
+	/* As /dev/kvm is: for root and its group. */
+	char device[96];
 	char host_name[65];
 	char port[8];
 	char pid[16];
 	char descriptor[8];
 	const char *who;
+	/* What the jails get, of users and of groups. */
 	uid_t id;
+	gid_t group;
 } scene;
 
 static int build(struct jail *jail, const struct jail_policy *policy, const char *const *argv)
@@ -66,7 +74,7 @@ static int build(struct jail *jail, const struct jail_policy *policy, const char
 	jail->program = "/probe";
 	jail->argv = argv;
 	jail->host_uid = scene.id;
-	jail->host_gid = scene.id;
+	jail->host_gid = scene.group;
 	jail->policy = policy;
 	jail->open_files = 64;
 	return jail_add_bind(jail, scene.probe, "/probe", false, &err);
@@ -98,17 +106,6 @@ static int run(struct jail *jail)
 	close_fd(&process.pidfd);
 	close_fd(&process.notify_fd);
 	return status;
-}
-
-static bool succeeded(int status)
-{
-	return status >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-static bool refused(int status)
-{
-	return status >= 0 && ((WIFEXITED(status) && WEXITSTATUS(status) == 1) ||
-			       (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS));
 }
 
 /* Outside of any jail, in a mount namespace of its own so that nothing it does stays. */
@@ -188,7 +185,7 @@ static void try_acts(void)
 			continue;
 		}
 		for (int with_list = 1; with_list >= 0; with_list--) {
-			if (build(&jail, with_list ? &jail_policy_image : &allow_everything, argv) <
+			if (build(&jail, with_list ? &jail_policy_qemu : &allow_everything, argv) <
 			    0) {
 				tap(false, "%s: description", acts[i].act);
 				return;
@@ -276,14 +273,69 @@ static void try_answer(void)
 	}
 	asked.fd = process.notify_fd;
 	(void)poll(&asked, 1, 10000);
-	rc = jail_answer_open(process.notify_fd, file);
+	rc = jail_answer(&process, file);
 	asked.fd = process.pidfd;
 	(void)poll(&asked, 1, 10000);
 	status = jail_end(&process);
 	tap(rc == 0 && succeeded(status), "%s: an open for writing gets the read-only file",
 	    scene.who);
-	tap(jail_answer_open(process.notify_fd, file) < 0, "%s: nobody is left to answer",
-	    scene.who);
+	tap(jail_answer(&process, file) < 0, "%s: nobody is left to answer", scene.who);
+	close_fd(&process.pidfd);
+	close_fd(&process.notify_fd);
+	jail_clear(&jail);
+}
+
+/* A file in memory that begins with text; with access O_RDONLY it may only be read. */
+static int make_file(const char *text, int access)
+{
+	_cleanup_close_ int file = memfd_create("file", MFD_CLOEXEC);
+	char path[64];
+
+	if (file < 0 || write_full(file, text, strlen(text)) < 0) {
+		return -EIO;
+	}
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+	return open(path, access | O_CLOEXEC);
+}
+
+/* Answers what is asked until the process has ended. Returns the number of answers. */
+static unsigned answer_all(const struct jail_process *process, int file)
+{
+	struct pollfd waits[] = {{.fd = process->notify_fd, .events = POLLIN},
+				 {.fd = process->pidfd, .events = POLLIN}};
+	unsigned count = 0;
+
+	while (poll(waits, ARRAY_SIZE(waits), 10000) > 0 && !(waits[1].revents & POLLIN)) {
+		count += jail_answer(process, file) == 0;
+	}
+	return count;
+}
+
+/* A hole in the memory's file: not made when the file may only be read, else made. */
+static void try_answer_hole(int access)
+{
+	const char *argv[] = {"/probe", "punch-answered", scene.descriptor, NULL};
+	_cleanup_close_ int memory = make_file("memory", access);
+	_cleanup_close_ int other = make_file("other", O_RDWR);
+	struct jail_process process;
+	struct err err = {0};
+	struct jail jail;
+	unsigned count;
+	int status;
+
+	(void)build(&jail, &jail_policy_qemu, argv);
+	jail.notify = true;
+	(void)jail_add_fd(&jail, other, LEAKED_FD, &err);
+	if (!tap(memory >= 0 && other >= 0 && jail_spawn(&jail, &process, &err) == 0,
+		 "%s: a jail that punches holes starts %s", scene.who, err.text)) {
+		jail_clear(&jail);
+		return;
+	}
+	count = answer_all(&process, memory);
+	status = jail_end(&process);
+	tap(count == 3 && (access == O_RDONLY ? succeeded(status) : refused(status)),
+	    "%s: a hole in a memory that may %s", scene.who,
+	    access == O_RDONLY ? "only be read is said to be made and is not" : "change is made");
 	close_fd(&process.pidfd);
 	close_fd(&process.notify_fd);
 	jail_clear(&jail);
@@ -295,7 +347,7 @@ static int spawn_waiting(struct jail *jail, struct jail_process *process)
 	struct err err = {0};
 	int rc;
 
-	(void)build(jail, &jail_policy_image, argv);
+	(void)build(jail, &jail_policy_qemu, argv);
 	jail->processes = 16;
 	jail->address_space_bytes = 1U << 30;
 	rc = jail_spawn(jail, process, &err);
@@ -331,7 +383,8 @@ static void try_compare(void)
 	tap(differences(&jail, &process, NULL) == 0, "%s: /proc agrees with the description",
 	    scene.who);
 	jail.host_uid++;
-	tap(differences(&jail, &process, "Uid:") == 2, "%s: another user ID is seen", scene.who);
+	/* Its line in the status and in the map; and under another ID it would have no groups. */
+	tap(differences(&jail, &process, "Uid:") >= 2, "%s: another user ID is seen", scene.who);
 	jail.host_uid--;
 	jail.open_files = 32;
 	tap(differences(&jail, &process, "Max open files") == 1, "%s: a higher limit is seen",
@@ -352,12 +405,16 @@ static void try_compare(void)
 	jail_clear(&jail);
 
 	/* A process that is in no jail at all. */
-	(void)build(&jail, &jail_policy_image, NULL);
-	process = (struct jail_process){.pid = getpid(), .pidfd = -EBADF, .notify_fd = -EBADF};
+	(void)build(&jail, &jail_policy_qemu, NULL);
+	process = (struct jail_process){.pid = getpid(), .notify_fd = -EBADF};
+	process.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	tap(differences(&jail, &process, "it shares the host's net namespace") > 12,
 	    "%s: this test itself is far from a jail", scene.who);
 	tap(differences(&jail, &process, "it holds descriptor 77") > 12,
 	    "%s: a descriptor too many is seen", scene.who);
+	close_fd(&process.pidfd);
+	tap(differences(&jail, &process, "there is no pidfd") > 12,
+	    "%s: descriptors that cannot be seen are a difference", scene.who);
 	jail_clear(&jail);
 }
 
@@ -378,7 +435,7 @@ static void try_parent_death(void)
 		struct jail_process process;
 		struct jail jail;
 
-		(void)build(&jail, &jail_policy_image, argv);
+		(void)build(&jail, &jail_policy_qemu, argv);
 		process.pid = -1;
 		(void)jail_spawn(&jail, &process, NULL);
 		(void)write_full(ends[1], &process.pid, sizeof(process.pid));
@@ -422,29 +479,30 @@ static void try_errors(void)
 	struct err err = {0};
 	struct jail jail;
 
-	(void)build(&jail, &jail_policy_image, argv);
+	(void)build(&jail, &jail_policy_qemu, argv);
 	(void)jail_add_bind(&jail, "/nowhere/at-all", "/nowhere", false, &err);
 	expect_error(&jail, -ENOENT, "open the bound files: /nowhere/at-all",
 		     "a missing file is named");
-	(void)build(&jail, &jail_policy_image, argv);
+	(void)build(&jail, &jail_policy_qemu, argv);
 	(void)jail_add_bind(&jail, "/etc", "/etc", false, &err);
 	expect_error(&jail, -EMEDIUMTYPE, "/etc: not a regular file", "a directory is no file");
-	(void)build(&jail, &jail_policy_image, argv);
+	(void)build(&jail, &jail_policy_qemu, argv);
 	(void)jail_add_bind(&jail, "/etc/hostname", "/dev/kvm", true, &err);
 	expect_error(&jail, -EMEDIUMTYPE, "not a regular file or device", "a file is no device");
-	(void)build(&jail, &jail_policy_image, argv);
+	(void)build(&jail, &jail_policy_qemu, argv);
 	jail_clear(&jail);
 	(void)jail_add_bind(&jail, scene.file, "/probe", false, &err);
 	expect_error(&jail, -EACCES, "execute the program", "a text is no program");
 	(void)build(&jail, &kill_everything, argv);
 	expect_error(&jail, -EPERM, "killed it at its start", "a list that kills the start");
-	(void)build(&jail, &jail_policy_image, argv);
+	(void)build(&jail, &jail_policy_qemu, argv);
 	jail.host_uid = 0;
 	expect_error(&jail, -EPERM, "root of the host", "root is refused");
 	if (geteuid() != 0) {
-		(void)build(&jail, &jail_policy_image, argv);
+		(void)build(&jail, &jail_policy_qemu, argv);
 		jail.host_uid = STRICT_ID;
-		expect_error(&jail, -EPERM, "only root", "a foreign ID needs root");
+		expect_error(&jail, -EPERM, "give it the user ID 1876543: ",
+			     "an ID that nobody gave the user is refused");
 	}
 }
 
@@ -457,7 +515,7 @@ static void try_cgroups(void)
 	char path[1100], first[sizeof(process.cgroups)];
 	int rc;
 
-	(void)build(&jail, &jail_policy_image, argv);
+	(void)build(&jail, &jail_policy_qemu, argv);
 	jail.cgroup_memory_bytes = 64U << 20;
 	jail.cgroup_pids = 8;
 	rc = jail_spawn(&jail, &process, &err);
@@ -488,20 +546,66 @@ static void try_cgroups(void)
 	jail_clear(&jail);
 }
 
+/* A device that only a group may open: the process has it, whosever ID it has. */
+static void try_device(void)
+{
+	const char *argv[] = {"/probe", "write-file", scene.device, NULL};
+	struct jail_process process;
+	struct err err = {0};
+	struct pollfd ended = {.events = POLLIN};
+	struct jail jail;
+	int status;
+
+	if (access(scene.device, F_OK) < 0) {
+		tap_skip("device", "none can be made here");
+		return;
+	}
+	(void)build(&jail, &allow_everything, argv);
+	(void)jail_add_bind(&jail, scene.device, NULL, true, &err);
+	if (!tap(jail_spawn(&jail, &process, &err) == 0, "%s: a jail with a device starts %s",
+		 scene.who, err.text)) {
+		jail_clear(&jail);
+		return;
+	}
+	ended.fd = process.pidfd;
+	(void)poll(&ended, 1, 20000);
+	status = jail_end(&process);
+	tap(succeeded(status), "%s: it can open the device", scene.who);
+	close_fd(&process.pidfd);
+	jail_clear(&jail);
+}
+
 static void try_all(void)
 {
 	try_acts();
 	try_toggles();
 	try_answer();
+	try_answer_hole(O_RDONLY);
+	try_answer_hole(O_RDWR);
 	try_compare();
+	try_device();
 	try_parent_death();
 	try_errors();
 	try_cgroups();
 }
 
+/* Who the child of try_as_user becomes, and what its jails get. */
+struct user {
+	const char *who;
+	uid_t uid;
+	gid_t gid;
+	uid_t id;
+	gid_t group;
+};
+
 /* Everything again as a user without privileges, in a child whose lines go on counting. */
-static void try_as_user(void)
+static void try_as_user(const struct user *user)
 {
+	/*
+	 * That of "users" on Debian, which a jail may have under the user's own ID or with a device
+	 * only, and that of the device.
+	 */
+	const gid_t more[] = {100, DEVICE_GROUP};
 	int ends[2], counts[2] = {0, 1}, status;
 	pid_t pid;
 
@@ -511,13 +615,14 @@ static void try_as_user(void)
 	}
 	pid = fork();
 	if (pid == 0) {
-		if (syscall(SYS_setgroups, 0, NULL) < 0 || setgid(USER_ID) < 0 ||
-		    setuid(USER_ID) < 0 || prctl(PR_SET_DUMPABLE, 1) < 0) {
+		if (syscall(SYS_setgroups, ARRAY_SIZE(more), more) < 0 || setgid(user->gid) < 0 ||
+		    setuid(user->uid) < 0 || prctl(PR_SET_DUMPABLE, 1) < 0) {
 			_exit(1);
 		}
 		/* Changing the ID made us not dumpable; a login would have ended in execve(2). */
-		scene.who = "user";
-		scene.id = USER_ID;
+		scene.who = user->who;
+		scene.id = user->id;
+		scene.group = user->group;
 		tap_failures = 0;
 		try_all();
 		counts[0] = tap_count;
@@ -533,7 +638,66 @@ static void try_as_user(void)
 		tap_count = counts[0];
 	}
 	tap_failures += counts[1];
-	tap(counts[0] > 0, "user: all was tried");
+	tap(counts[0] > 0, "%s: all was tried", user->who);
+}
+
+/* Runs a program of the host to its end. Returns whether it ended well. */
+static bool run_program(const char *const *argv)
+{
+	pid_t pid = fork();
+	int status = -1;
+
+	if (pid == 0) {
+		int null_fd = open("/dev/null", O_RDWR);
+
+		dup2(null_fd, 1);
+		dup2(null_fd, 2);
+		execv(argv[0], (char *const *)(uintptr_t)argv);
+		_exit(127);
+	}
+	return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+/* The first ID that a file of subuid(5) gives a user, or 0. */
+static unsigned first_subordinate(const char *path, const char *name)
+{
+	_cleanup_fclose_ FILE *file = fopen(path, "re");
+	char line[256], owner[64];
+	unsigned first;
+
+	while (file && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%63[^:]:%u:", owner, &first) == 2 && strcmp(owner, name) == 0) {
+			return first;
+		}
+	}
+	return 0;
+}
+
+/* An account with subordinate IDs, whose jails get one of these. */
+static void try_as_account(void)
+{
+	char name[32];
+	const char *add[] = {"/usr/sbin/useradd", "-M", name, NULL};
+	const char *remove[] = {"/usr/sbin/userdel", name, NULL};
+	const struct passwd *account;
+	struct user user = {.who = "strict"};
+
+	snprintf(name, sizeof(name), "boxjail%d", (int)getpid());
+	if (access("/usr/bin/newuidmap", X_OK) < 0 || !run_program(add)) {
+		tap_skip("strict", "no newuidmap, or no account can be made");
+		return;
+	}
+	account = getpwnam(name);
+	user.id = first_subordinate("/etc/subuid", name);
+	user.group = first_subordinate("/etc/subgid", name);
+	if (tap(account && user.id > 0 && user.group > 0, "strict: the account has IDs to give")) {
+		user.uid = account->pw_uid;
+		user.gid = account->pw_gid;
+		user.id += 5;
+		user.group += 7;
+		try_as_user(&user);
+	}
+	tap(run_program(remove), "strict: the account is removed");
 }
 
 static int listen_on_loopback(void)
@@ -572,6 +736,11 @@ static int set_scene(const char *probe)
 	    fchmod(file, 0666) < 0 || write_full(file, "memory", 6) < 0) {
 		return -EIO;
 	}
+	snprintf(scene.device, sizeof(scene.device), "%s/device", scene.directory);
+	if (mknod(scene.device, S_IFCHR | 0660, makedev(1, 5)) == 0 &&
+	    (chown(scene.device, 0, DEVICE_GROUP) < 0 || chmod(scene.device, 0660) < 0)) {
+		return -errno;
+	}
 	snprintf(scene.pid, sizeof(scene.pid), "%d", (int)getpid());
 	snprintf(scene.descriptor, sizeof(scene.descriptor), "%d", LEAKED_FD);
 	return gethostname(scene.host_name, sizeof(scene.host_name)) < 0 ? -errno : 0;
@@ -593,9 +762,11 @@ int main(int argc, char **argv)
 	}
 	scene.who = geteuid() == 0 ? "root" : "user";
 	scene.id = geteuid() == 0 ? STRICT_ID : geteuid();
+	scene.group = geteuid() == 0 ? STRICT_ID : getegid();
 	try_all();
 	if (geteuid() == 0) {
-		try_as_user();
+		try_as_user(&(struct user){"user", USER_ID, USER_ID, USER_ID, USER_ID});
+		try_as_account();
 	} else {
 		tap_skip("as root", "needs root");
 	}

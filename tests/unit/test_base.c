@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/loop.h"
+#include "base/process.h"
 #include "base/text.h"
 
 /* A new directory for one test, below TMPDIR. */
@@ -125,6 +126,16 @@ static void test_cleanup(void **state)
 		errno = EXDEV;
 	}
 	assert_int_equal(errno, EXDEV);
+	{
+		/* What is written with a side effect has it once. */
+		int numbers[] = {7, 8, 9};
+		size_t next = 0;
+
+		assert_int_equal(TAKE_FD(numbers[next++]), 7);
+		assert_int_equal(next, 1);
+		assert_int_equal(numbers[0], -EBADF);
+		assert_int_equal(numbers[1], 8);
+	}
 	assert_int_equal(fcntl(pipes[0], F_GETFD), -1);
 	assert_true(fcntl(copy, F_GETFD) >= 0);
 	close_fd(&copy);
@@ -863,6 +874,28 @@ static void test_text_bytes(void **state)
 	assert_string_equal(out, "1000");
 }
 
+static void test_process_state(void **state)
+{
+	pid_t child = fork();
+	int status;
+
+	(void)state;
+	assert_true(child >= 0);
+	if (child == 0) {
+		for (;;) {
+			pause();
+		}
+	}
+	assert_false(process_has_thread_in(child, 'T'));
+	kill(child, SIGSTOP);
+	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+	assert_true(process_has_thread_in(child, 'T'));
+	assert_false(process_has_thread_in(child, 'D'));
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_false(process_has_thread_in(child, 'T'));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -890,6 +923,7 @@ int main(void)
 		cmocka_unit_test(test_text_utf8),
 		cmocka_unit_test(test_text_nearest),
 		cmocka_unit_test(test_text_bytes),
+		cmocka_unit_test(test_process_state),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

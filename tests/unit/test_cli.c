@@ -1,4 +1,6 @@
+#include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/run.h"
 #include "json/json.h"
@@ -83,6 +86,15 @@ static void run_takes_options_around_the_name(void **state)
 		{"destroy py --data -y", "data,yes,|py"},
 		{"new py --from python", "from=python,|py"},
 		{"new -- -x", "|-x"},
+		{"exec py -d -- sh -c x", "detach,|py sh -c x"},
+		{"exec -i py --timeout 3 cat -d", "interactive,timeout=3,|py cat -d"},
+		{"shell py --attach abcdef", "attach,|py abcdef"},
+		{"kill py abcdef", "|py abcdef"},
+		{"kill -9 py abcdef", "signal=9,|py abcdef"},
+		{"kill py -SIGHUP abcdef", "signal=SIGHUP,|py abcdef"},
+		{"kill -s int py abcdef", "signal=int,|py abcdef"},
+		{"kill --signal=QUIT py abcdef", "signal=QUIT,|py abcdef"},
+		{"kill -- -9 abcdef", "|-9 abcdef"},
 	};
 
 	(void)state;
@@ -116,6 +128,11 @@ static void wrong_words_are_refused_with_a_mend(void **state)
 		{"run --json=3 py true", "takes no value", "box help run"},
 		{"run py --timeout", "no value", "box help run"},
 		{"run -e", "no value", "box help run"},
+		{"kill -65 py abcdef", "-6", "box help kill"},
+		{"kill -NOPE py abcdef", "-N", "box help kill"},
+		{"kill py", "too few", "box help kill"},
+		{"exec py", "too few", "box help exec"},
+		{"exec --data none py true", "--data", "box help exec"},
 		{"ls extra", "\"extra\"", "box help ls"},
 		{"build a b", "\"b\"", "box help build"},
 	};
@@ -212,6 +229,26 @@ static char *printed_by(void (*print)(void))
 	return text;
 }
 
+static void print_hostile_json(void)
+{
+	_cleanup_(json_freep) struct json *object = json_new_object();
+
+	/* U+009B is the one-character form of escape and "[". */
+	assert_int_equal(json_set_string(object, "path",
+					 "\xc2\x9b"
+					 "31m\x1b[0m\xe2\x80\xae"),
+			 0);
+	assert_int_equal(cli_print_json(object, NULL), 0);
+}
+
+static void json_drives_no_terminal(void **state)
+{
+	_cleanup_free_ char *text = printed_by(print_hostile_json);
+
+	(void)state;
+	assert_string_equal(text, "{\n  \"path\": \"\\u009B31m\\u001B[0m\\u202E\"\n}\n");
+}
+
 static void all_texts_name_all_commands(void **state)
 {
 	_cleanup_free_ char *overview = printed_by(cli_print_overview);
@@ -261,8 +298,9 @@ static void environment_later_wins(void **state)
 	setenv("FROM_CALLER", "mine", 1);
 	setenv("TERM", "xterm-test", 1);
 	unsetenv("NOT_THERE");
-	assert_int_equal(env_list_make(&(struct env_input){base, 2, options, 5, true}, &list, NULL),
-			 0);
+	assert_int_equal(
+		env_list_make(&(struct env_input){base, 2, options, 5, true, false}, &list, NULL),
+		0);
 	assert_int_equal(list.count, 5);
 	assert_string_equal(list.items[0], "A=spec");
 	assert_string_equal(list.items[1], "B=second");
@@ -272,8 +310,9 @@ static void environment_later_wins(void **state)
 	env_list_free(&list);
 
 	options[0] = "TERM=dumb";
-	assert_int_equal(env_list_make(&(struct env_input){NULL, 0, options, 1, true}, &list, NULL),
-			 0);
+	assert_int_equal(
+		env_list_make(&(struct env_input){NULL, 0, options, 1, true, false}, &list, NULL),
+		0);
 	assert_int_equal(list.count, 1);
 	assert_string_equal(list.items[0], "TERM=dumb");
 	env_list_free(&list);
@@ -293,7 +332,8 @@ static void environment_with_bad_keys(void **state)
 		struct err err = {0};
 
 		assert_int_equal(
-			env_list_make(&(struct env_input){NULL, 0, &bad[i], 1, false}, &list, &err),
+			env_list_make(&(struct env_input){NULL, 0, &bad[i], 1, false, false}, &list,
+				      &err),
 			-EINVAL);
 		assert_non_null(strstr(err.text, "--env"));
 	}
@@ -305,17 +345,58 @@ static void timeouts(void **state)
 	uint32_t seconds = 7;
 
 	(void)state;
-	assert_int_equal(run_parse_timeout("0", &seconds, NULL), 0);
+	assert_int_equal(run_parse_timeout("exec", "0", &seconds, NULL), 0);
 	assert_int_equal(seconds, 0);
-	assert_int_equal(run_parse_timeout("4294967295", &seconds, NULL), 0);
+	assert_int_equal(run_parse_timeout("exec", "4294967295", &seconds, NULL), 0);
 	assert_int_equal(seconds, UINT32_MAX);
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		struct err err = {0};
 
-		assert_int_equal(run_parse_timeout(bad[i], &seconds, &err), -EINVAL);
+		assert_int_equal(run_parse_timeout("exec", bad[i], &seconds, &err), -EINVAL);
+		assert_non_null(strstr(err.text, "exec: --timeout"));
 		assert_true(err.mend[0] != '\0');
 	}
 	assert_int_equal(seconds, UINT32_MAX);
+}
+
+static void signals(void **state)
+{
+	static const struct {
+		const char *text;
+		int number;
+	} cases[] = {
+		{"TERM", SIGTERM}, {"SIGTERM", SIGTERM}, {"term", SIGTERM}, {"9", SIGKILL},
+		{"1", 1},	   {"64", 64},		 {"0", -EINVAL},    {"65", -EINVAL},
+		{"", -EINVAL},	   {"SIG", -EINVAL},	 {"9x", -EINVAL},   {"-9", -EINVAL},
+		{"NOPE", -EINVAL}, {"TERMX", -EINVAL},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		assert_int_equal(cli_parse_signal(cases[i].text), cases[i].number);
+	}
+}
+
+/* A shell's terminal is the caller's, unless the Boxfile says something else. */
+static void environment_of_a_login(void **state)
+{
+	char lang[] = "LANG=de_DE.UTF-8";
+	char *base[] = {lang};
+	struct env_list list;
+
+	(void)state;
+	setenv("TERM", "xterm-test", 1);
+	setenv("COLORTERM", "truecolor", 1);
+	setenv("LANG", "C.UTF-8", 1);
+	assert_int_equal(
+		env_list_make(&(struct env_input){.base = base, .base_count = 1, .login = true},
+			      &list, NULL),
+		0);
+	assert_int_equal(list.count, 3);
+	assert_string_equal(list.items[0], "LANG=de_DE.UTF-8");
+	assert_string_equal(list.items[1], "TERM=xterm-test");
+	assert_string_equal(list.items[2], "COLORTERM=truecolor");
+	env_list_free(&list);
 }
 
 static void base64_as_rfc_4648_has_it(void **state)
@@ -336,7 +417,7 @@ static void base64_as_rfc_4648_has_it(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-		_cleanup_free_ char *out = run_base64(cases[i].in, strlen(cases[i].in));
+		_cleanup_free_ char *out = text_base64(cases[i].in, strlen(cases[i].in));
 
 		assert_string_equal(out, cases[i].out);
 	}
@@ -408,9 +489,12 @@ int main(void)
 		cmocka_unit_test(the_last_value_counts),
 		cmocka_unit_test(every_command_and_option_has_its_help),
 		cmocka_unit_test(all_texts_name_all_commands),
+		cmocka_unit_test(json_drives_no_terminal),
 		cmocka_unit_test(environment_later_wins),
 		cmocka_unit_test(environment_with_bad_keys),
 		cmocka_unit_test(timeouts),
+		cmocka_unit_test(signals),
+		cmocka_unit_test(environment_of_a_login),
 		cmocka_unit_test(base64_as_rfc_4648_has_it),
 		cmocka_unit_test(captured_output),
 		cmocka_unit_test(captured_output_is_cut_at_a_whole_character),

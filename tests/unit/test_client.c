@@ -21,10 +21,10 @@
 #include "client/base.h"
 #include "client/build.h"
 #include "client/mirror.h"
-#include "client/proof.h"
+#include "engine/proof.h"
 #include "client/scripts.h"
 #include "client/state.h"
-#include "client/subids.h"
+#include "ipc/ipc.h"
 #include "client/task.h"
 
 static void scan(const char *text, bool deb822, const char *suite, struct mirror *mirror)
@@ -132,6 +132,30 @@ static void mirror_urls(void **state)
 	assert_false(mirror_check_uri(big));
 }
 
+static void mirror_rules(void **state)
+{
+	static const struct {
+		const char *uri;
+		const char *rule;
+	} cases[] = {
+		{"http://deb.example.org/debian", "deb.example.org:80"},
+		{"https://deb.example.org", "deb.example.org:443"},
+		{"http://h:3142/deb.example.org/debian", "h:3142"},
+		{"https://user:word@h:8443/debian", "h:8443"},
+		{"https://a@b@h/x@y:1", "h:443"},
+		{"http://10.0.0.5/debian", "10.0.0.5:80"},
+		{"file:/srv/debian", NULL},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		char rule[MIRROR_RULE_MAX] = "";
+
+		assert_int_equal(mirror_rule(cases[i].uri, rule), cases[i].rule != NULL);
+		assert_string_equal(rule, cases[i].rule ? cases[i].rule : "");
+	}
+}
+
 static void mirror_from_the_environment(void **state)
 {
 	struct mirror mirror;
@@ -146,33 +170,6 @@ static void mirror_from_the_environment(void **state)
 	assert_int_equal(mirror_find("bookworm", &mirror, &err), -EINVAL);
 	assert_non_null(strstr(err.text, "BOX_MIRROR"));
 	unsetenv("BOX_MIRROR");
-}
-
-static void subordinate_ids(void **state)
-{
-	static const char text[] = "first:100000:65536\n"
-				   "me:165536:1000\n"
-				   "# nothing\n"
-				   "broken:x:y\n"
-				   "1234:524288:65536\n"
-				   "far:589824:70000\n";
-	struct subids ids = {.free_start = SUBIDS_FIRST};
-
-	(void)state;
-	subids_scan(text, sizeof(text) - 1, "me", 77, &ids);
-	assert_false(ids.enough);
-	/* 589824 + 70000 ends in the third slot behind. */
-	assert_int_equal(ids.free_start, 720896);
-	ids = (struct subids){.free_start = SUBIDS_FIRST};
-	subids_scan(text, sizeof(text) - 1, "someone", 1234, &ids);
-	assert_true(ids.enough);
-	ids = (struct subids){.free_start = SUBIDS_FIRST};
-	subids_scan(text, sizeof(text) - 1, "first", 5, &ids);
-	assert_true(ids.enough);
-	ids = (struct subids){.free_start = SUBIDS_FIRST};
-	subids_scan("", 0, "first", 5, &ids);
-	assert_false(ids.enough);
-	assert_int_equal(ids.free_start, SUBIDS_FIRST);
 }
 
 static struct spec *parse_spec(const char *text)
@@ -433,7 +430,7 @@ static void proofs_survive_a_file(void **state)
 			      .initramfs_digest = "2",
 			      .guest_digest = "3",
 			      .image_digest = "4",
-			      .monitor = "qemu",
+			      .monitor_digest = "5",
 			      .taken_ns = 1234567890123456789u};
 	struct proof back;
 	char directory[] = "/tmp/box-test-XXXXXX";
@@ -503,6 +500,7 @@ static void states(void **state)
 	_cleanup_free_ char *spec_key = NULL;
 	_cleanup_close_ int fd = -EBADF;
 	_cleanup_close_ int lock_fd = -EBADF;
+	_cleanup_close_ int up_fd = -EBADF;
 	char key[4096];
 
 	(void)state;
@@ -521,6 +519,78 @@ static void states(void **state)
 	lock_fd = store_lock_live(fd, false, false, NULL);
 	assert_true(lock_fd >= 0);
 	assert_int_equal(client_state(fd, spec), CLIENT_STATE_RUNNING);
+	up_fd = store_lock_up(fd, NULL);
+	assert_true(up_fd >= 0);
+	assert_int_equal(client_state(fd, spec), CLIENT_STATE_UP);
+	close_fd(&up_fd);
+	assert_int_equal(client_state(fd, spec), CLIENT_STATE_RUNNING);
+	assert_int_equal(remove_tree_at(AT_FDCWD, directory), 0);
+}
+
+/* Sockets of killed keepers go, those of machines that live do not. */
+static void stale_sockets(void **state)
+{
+	char home[] = "/tmp/box-test-XXXXXX";
+	_cleanup_(store_close) struct store store = {.home_fd = -EBADF};
+	_cleanup_close_ int sandbox_fd = -EBADF;
+	_cleanup_close_ int run_fd = -EBADF;
+	_cleanup_close_ int up_fd = -EBADF;
+	_cleanup_close_ int listen_fd = -EBADF;
+
+	(void)state;
+	assert_non_null(mkdtemp(home));
+	setenv("BOX_HOME", home, 1);
+	assert_int_equal(store_open(true, &store, NULL), 0);
+	assert_int_equal(store_create(&store, "a", "", 0, NULL), 0);
+	sandbox_fd = store_open_sandbox(&store, "a", NULL);
+	run_fd = store_open_run(&store, "a", true, NULL);
+	listen_fd = ipc_listen_at(run_fd, STORE_UP_SOCKET);
+	up_fd = store_lock_up(sandbox_fd, NULL);
+	assert_true(listen_fd >= 0 && up_fd >= 0);
+	assert_int_equal(client_stale_sockets(&store, "a", sandbox_fd, true), 0);
+	/* The keeper has the lock and does not listen yet: what is there is its own to replace. */
+	close_fd(&listen_fd);
+	assert_int_equal(client_stale_sockets(&store, "a", sandbox_fd, true), 0);
+	close_fd(&up_fd);
+	assert_int_equal(client_stale_sockets(&store, "a", sandbox_fd, false), 1);
+	assert_int_equal(faccessat(run_fd, STORE_UP_SOCKET, F_OK, 0), 0);
+	assert_int_equal(client_stale_sockets(&store, "a", sandbox_fd, true), 1);
+	assert_int_equal(client_stale_sockets(&store, "a", sandbox_fd, true), 0);
+	assert_int_equal(faccessat(store.home_fd, "run/a", F_OK, 0), -1);
+	assert_int_equal(remove_tree_at(AT_FDCWD, home), 0);
+}
+
+/* Looking must not make a start fail, and a machine that is up must. */
+static void looks_are_not_in_the_way(void **state)
+{
+	char directory[] = "/tmp/box-test-XXXXXX";
+	_cleanup_close_ int fd = -EBADF;
+	_cleanup_close_ int up_fd = -EBADF;
+	_cleanup_close_ int look_fd = -EBADF;
+	struct err err = {0};
+	pid_t looker;
+
+	(void)state;
+	assert_non_null(mkdtemp(directory));
+	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_false(store_is_up(fd));
+	look_fd = store_lock_down(fd);
+	assert_true(look_fd >= 0);
+	assert_false(store_is_up(fd));
+	looker = fork();
+	if (looker == 0) {
+		/* The last to hold it, for a moment. */
+		usleep(50000);
+		_exit(0);
+	}
+	close_fd(&look_fd);
+	up_fd = store_lock_up(fd, &err);
+	assert_true(up_fd >= 0);
+	assert_true(store_is_up(fd));
+	assert_int_equal(store_lock_down(fd), -EAGAIN);
+	assert_int_equal(store_lock_up(fd, &err), -EAGAIN);
+	assert_string_equal(err.code, "already-up");
+	assert_int_equal(waitpid(looker, NULL, 0), looker);
 	assert_int_equal(remove_tree_at(AT_FDCWD, directory), 0);
 }
 
@@ -533,8 +603,8 @@ int main(void)
 		cmocka_unit_test(mirrors_that_are_none),
 		cmocka_unit_test(mirror_urls),
 		cmocka_unit_test(mirror_from_the_environment),
-		cmocka_unit_test(subordinate_ids),
 		cmocka_unit_test(image_keys),
+		cmocka_unit_test(mirror_rules),
 		cmocka_unit_test(keys_in_files),
 		cmocka_unit_test(bases_that_cannot_be),
 		cmocka_unit_test(a_missing_base_is_named),
@@ -547,6 +617,8 @@ int main(void)
 		cmocka_unit_test(digests_of_disks),
 		cmocka_unit_test(scripts_are_shell),
 		cmocka_unit_test(states),
+		cmocka_unit_test(stale_sockets),
+		cmocka_unit_test(looks_are_not_in_the_way),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

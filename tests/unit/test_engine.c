@@ -20,6 +20,8 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "engine/disk.h"
+#include "json/json.h"
 
 #define ARCHIVE_MAX ((size_t)1 << 20)
 #define MEMBERS_MAX 64
@@ -337,18 +339,25 @@ static void test_builtin_names_are_equal_with_dash_and_underscore(void **state)
 
 static void test_output_is_the_same_every_time(void **state)
 {
+	static const struct timespec long_ago[2] = {{.tv_sec = 86400}, {.tv_sec = 86400}};
 	_cleanup_free_ char *first = NULL;
+	char path[PATH_MAX];
 	size_t first_size;
 
 	(void)state;
 	assert_int_equal(write_archive(), 0);
 	first_size = archive_size;
 	first = TAKE_PTR(archive_bytes);
-	/* Other times and another order in the directories. */
+	/* Other times and modes, and another order in the directories. */
 	remove_file("kernel/drivers/virtio/virtio.ko");
 	remove_file("kernel/drivers/block/virtio_blk.ko");
 	put_module("kernel/drivers/block/virtio_blk.ko", "virtio,virtio_ring");
 	put_module("kernel/drivers/virtio/virtio.ko", "");
+	snprintf(path, sizeof(path), "%s/kernel/drivers/virtio/virtio.ko", modules);
+	assert_int_equal(chmod(path, 0755), 0);
+	assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+	assert_int_equal(chmod(guest, 0711), 0);
+	assert_int_equal(utimensat(AT_FDCWD, guest, long_ago, 0), 0);
 	assert_int_equal(write_archive(), 0);
 	assert_int_equal(archive_size, first_size);
 	assert_memory_equal(archive_bytes, first, first_size);
@@ -432,6 +441,104 @@ static void test_broken_modules_are_refused(void **state)
 	assert_int_equal(write_archive(), -EINVAL);
 }
 
+static void test_memory_goes_back_where_the_kernel_can(void **state)
+{
+	static const char *const names[] = {
+		"00-virtio_ring.ko", "01-virtio_pci_modern.ko", "02-virtio.ko",
+		"03-virtio_pci.ko",  "04-virtio_blk.ko",	"05-virtio_console.ko",
+		"06-virtio_rng.ko",  "07-virtio_balloon.ko",	NULL,
+	};
+
+	(void)state;
+	/* Without it, as in the other tests, it is no error. */
+	put_module("kernel/drivers/virtio/virtio_balloon.ko", "virtio,virtio_ring");
+	assert_int_equal(write_archive(), 0);
+	expect_modules(names);
+}
+
+/* What stands at a key of a disk's text, layers down from the top. */
+static const struct json *disk_layer(const struct json *disk, size_t depth)
+{
+	while (disk && depth-- > 0) {
+		disk = json_get_child(disk, "backing");
+	}
+	return disk;
+}
+
+static struct json *parse_disk(const char *text)
+{
+	struct json *disk = NULL;
+
+	assert_int_equal(json_parse(text, strlen(text), &disk, NULL), 0);
+	return disk;
+}
+
+static void test_a_disk_is_its_layers_from_the_top(void **state)
+{
+	static const int sets[] = {4, 1000, 6};
+	struct engine_disk disk = {
+		.serial = "data",
+		.layers = {{.qcow2 = false}, {.qcow2 = true}, {.qcow2 = true}},
+		.layer_count = 3,
+	};
+	char text[DISK_TEXT_MAX], wanted[64];
+	struct json *parsed;
+
+	(void)state;
+	disk_describe(&disk, "data-7", sets, text);
+	parsed = parse_disk(text);
+	assert_string_equal(json_get_string(parsed, "node-name"), "data-7");
+	assert_string_equal(json_get_string(parsed, "discard"), "unmap");
+	assert_null(json_get_child(parsed, "read-only"));
+	for (size_t i = 0; i < 3; i++) {
+		const struct json *layer = disk_layer(parsed, i);
+		const struct json *file = json_get_child(layer, "file");
+
+		snprintf(wanted, sizeof(wanted), "/dev/fdset/%d", sets[2 - i]);
+		assert_string_equal(json_get_string(layer, "driver"), i < 2 ? "qcow2" : "raw");
+		assert_string_equal(json_get_string(file, "filename"), wanted);
+		assert_string_equal(json_get_string(file, "locking"), "off");
+		/* Only the top has a name: what is below goes with it. */
+		assert_true(i == 0 || !json_get_child(layer, "node-name"));
+	}
+	assert_null(disk_layer(parsed, 3));
+	json_free(parsed);
+
+	disk.read_only = true;
+	disk_describe(&disk, "data", sets, text);
+	assert_non_null(strstr(text, "\"read-only\":true"));
+	assert_null(strstr(text, "discard"));
+}
+
+static void test_a_disk_without_layers_is_zeros(void **state)
+{
+	const struct engine_disk disk = {.serial = "data", .size_bytes = (uint64_t)5 << 40};
+	char text[DISK_TEXT_MAX];
+
+	(void)state;
+	disk_describe(&disk, "data-0", NULL, text);
+	assert_string_equal(text, "{\"driver\":\"null-co\",\"node-name\":\"data-0\","
+				  "\"size\":5497558138880,\"read-zeroes\":true}");
+	disk_describe_top(&disk, "data-0", text);
+	assert_string_equal(text, "{\"driver\":\"raw\",\"node-name\":\"data\",\"file\":\"data-0\","
+				  "\"discard\":\"unmap\"}");
+}
+
+static void test_the_longest_disk_has_room(void **state)
+{
+	struct engine_disk disk = {.serial = "data", .layer_count = ENGINE_LAYERS_MAX};
+	int sets[ENGINE_LAYERS_MAX];
+	char text[DISK_TEXT_MAX];
+
+	(void)state;
+	for (size_t i = 0; i < ENGINE_LAYERS_MAX; i++) {
+		sets[i] = INT_MAX;
+		disk.layers[i].qcow2 = true;
+	}
+	disk_describe(&disk, "data-4294967295", sets, text);
+	json_free(parse_disk(text));
+}
+
 static void test_circular_dependencies_end(void **state)
 {
 	(void)state;
@@ -477,6 +584,10 @@ int main(void)
 		TEST(test_missing_modules_are_named),
 		TEST(test_compressed_modules_are_refused),
 		TEST(test_broken_modules_are_refused),
+		TEST(test_memory_goes_back_where_the_kernel_can),
+		TEST(test_a_disk_is_its_layers_from_the_top),
+		TEST(test_a_disk_without_layers_is_zeros),
+		TEST(test_the_longest_disk_has_room),
 		TEST(test_circular_dependencies_end),
 		TEST(test_guest_program_must_be_one),
 		TEST(test_full_disk_is_told),

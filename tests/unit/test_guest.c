@@ -368,6 +368,100 @@ static void test_outbox(void **state)
 	close(fds[1]);
 }
 
+/* Reads all that waits, from a pipe that holds less, and takes its frames apart. */
+static size_t take_frames(struct outbox *outbox, int fds[2], struct wire_frame *ret_frames,
+			  size_t max)
+{
+	static struct wire_decoder decoder;
+	size_t count = 0;
+
+	wire_decoder_reset(&decoder);
+	for (;;) {
+		size_t space;
+		uint8_t *target;
+		ssize_t got;
+
+		assert_int_equal(outbox_flush(outbox, fds[1]), 0);
+		target = wire_decoder_space(&decoder, &space);
+		got = read(fds[0], target, space);
+		if (got < 0) {
+			break;
+		}
+		assert_true(got > 0);
+		wire_decoder_filled(&decoder, (size_t)got);
+		while (count < max && wire_decoder_next(&decoder, &ret_frames[count]) == 1) {
+			count++;
+		}
+	}
+	assert_true(wire_decoder_empty(&decoder));
+	assert_true(outbox_empty(outbox));
+	return count;
+}
+
+static void test_outbox_urgent(void **state)
+{
+	static struct outbox outbox;
+	static uint8_t payload[WIRE_PAYLOAD_MAX];
+	struct wire_frame bulk = {.type = WIRE_DATA,
+				  .channel = 1,
+				  .stream = 3,
+				  .payload = payload,
+				  .length = WIRE_PAYLOAD_MAX};
+	struct wire_frame urgent = {.type = WIRE_TIME, .payload = payload, .length = 16};
+	struct wire_frame frames[64];
+	int fds[2];
+	size_t count;
+	uint32_t put = 0;
+
+	(void)state;
+	assert_int_equal(pipe2(fds, O_NONBLOCK), 0);
+	/* Into an empty one, and before frames that wait. */
+	assert_true(outbox_put_urgent(&outbox, &urgent));
+	assert_true(outbox_put(&outbox, &bulk));
+	urgent.stream = 1;
+	assert_true(outbox_put_urgent(&outbox, &urgent));
+	count = take_frames(&outbox, fds, frames, ARRAY_SIZE(frames));
+	assert_int_equal(count, 3);
+	assert_int_equal(frames[0].type, WIRE_TIME);
+	assert_int_equal(frames[0].stream, 0);
+	assert_int_equal(frames[1].type, WIRE_TIME);
+	assert_int_equal(frames[1].stream, 1);
+	assert_int_equal(frames[2].type, WIRE_DATA);
+	/* It is full, and three frames are partly or wholly under way: after those, in order. */
+	bulk.length = 100;
+	assert_true(outbox_put(&outbox, &bulk));
+	bulk.length = WIRE_PAYLOAD_MAX;
+	while (outbox_put(&outbox, &bulk)) {
+	}
+	assert_int_equal(outbox_flush(&outbox, fds[1]), 0);
+	assert_false(outbox_empty(&outbox));
+	while (outbox_room(&outbox) > 0) {
+		bulk.length = (uint32_t)outbox_room(&outbox);
+		assert_true(outbox_put(&outbox, &bulk));
+	}
+	for (urgent.stream = 10; outbox_put_urgent(&outbox, &urgent); urgent.stream++) {
+		put++;
+	}
+	assert_true(put >= OUTBOX_URGENT_BYTES / (WIRE_HEADER_SIZE + 16));
+	assert_int_equal(outbox_room(&outbox), 0);
+	assert_false(outbox_put(&outbox, &(struct wire_frame){.type = WIRE_EOF}));
+	count = take_frames(&outbox, fds, frames, ARRAY_SIZE(frames));
+	assert_int_equal(frames[0].length, 100);
+	assert_int_equal(frames[1].type, WIRE_DATA);
+	assert_int_equal(frames[2].type, WIRE_DATA);
+	for (uint32_t i = 0; i < put; i++) {
+		assert_int_equal(frames[3 + i].type, WIRE_TIME);
+		assert_int_equal(frames[3 + i].stream, 10 + i);
+		assert_int_equal(frames[3 + i].length, 16);
+	}
+	assert_int_equal(frames[3 + put].type, WIRE_DATA);
+	assert_int_equal(frames[3 + put].length, WIRE_PAYLOAD_MAX);
+	assert_true(count > 3 + put);
+	assert_int_equal(outbox_room(&outbox), WIRE_PAYLOAD_MAX);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void test_stream_windows(void **state)
 {
 	static uint8_t ring[WIRE_WINDOW];
@@ -420,6 +514,7 @@ int main(void)
 		cmocka_unit_test(test_candidates),
 		cmocka_unit_test(test_ids),
 		cmocka_unit_test(test_outbox),
+		cmocka_unit_test(test_outbox_urgent),
 		cmocka_unit_test(test_stream_windows),
 	};
 

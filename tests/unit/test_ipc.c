@@ -63,10 +63,16 @@ static void test_decode_accepts_every_type(void **state)
 		uint32_t type;
 		size_t fds_max;
 	} rules[] = {
-		{IPC_START, 2},	 {IPC_EXEC, 4},	    {IPC_SIGNAL, 0},	{IPC_WINDOW_SIZE, 0},
-		{IPC_CLOSE, 0},	 {IPC_SNAPSHOT, 0}, {IPC_SHUTDOWN, 0},	{IPC_COPY_DATA, 0},
-		{IPC_READY, 0},	 {IPC_STARTED, 0},  {IPC_EXITED, 0},	{IPC_NOTICE, 0},
-		{IPC_FAILED, 0}, {IPC_DOWN, 0},	    {IPC_DATA_COPY, 1},
+		{IPC_START, 0},	      {IPC_EXEC, 4},	  {IPC_SIGNAL, 0},
+		{IPC_WINDOW_SIZE, 0}, {IPC_CLOSE, 0},	  {IPC_SNAPSHOT, 0},
+		{IPC_SHUTDOWN, 0},    {IPC_COPY_DATA, 0}, {IPC_DETACH, 0},
+		{IPC_ATTACH, 3},      {IPC_KILL, 0},	  {IPC_LIST, 0},
+		{IPC_TCP, 1},	      {IPC_NET_RULE, 0},  {IPC_REPORT, 0},
+		{IPC_CLAIM, 0},	      {IPC_READY, 0},	  {IPC_STARTED, 0},
+		{IPC_EXITED, 0},      {IPC_NOTICE, 0},	  {IPC_FAILED, 0},
+		{IPC_DOWN, 0},	      {IPC_DATA_COPY, 1}, {IPC_GREETING, 0},
+		{IPC_REFUSED, 0},     {IPC_DONE, 0},	  {IPC_LISTING, 1},
+		{IPC_FREEZE_DATA, 1}, {IPC_FORK, 1},	  {IPC_FORKED, IPC_COPY_FDS},
 	};
 
 	(void)state;
@@ -84,9 +90,48 @@ static void test_decode_accepts_every_type(void **state)
 	}
 }
 
+/* A machine is started with what the message names, and with nothing else. */
+static void test_a_start_has_its_descriptors(void **state)
+{
+	static const uint32_t types[] = {IPC_START, IPC_CLAIM};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+		struct ipc_message packet = {.type = types[i]}, message;
+		struct ipc_start *start = &packet.start;
+
+		start->has_data = start->has_copy = start->has_live = start->has_up = 1;
+		start->data_layers = start->base_layers = IPC_LAYERS_MAX;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), IPC_FDS_MAX, &message), 0);
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), IPC_FDS_MAX - 1, &message),
+				 -EBADMSG);
+		start->base_layers++;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), IPC_FDS_MAX, &message),
+				 -EBADMSG);
+		start->base_layers = 0;
+		start->data_layers = 2;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), 8, &message), 0);
+		start->has_copy = 2;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), 11, &message), -EBADMSG);
+		start->has_copy = 0;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), 5, &message), 0);
+		/* A disk without what is below it, and the other way round. */
+		start->data_layers = 0;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), 3, &message), -EBADMSG);
+		start->has_data = 0;
+		start->data_layers = 2;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), 4, &message), -EBADMSG);
+		/* Sums that come out right by their wrapping. */
+		start->data_layers = 0;
+		start->has_live = 3;
+		start->has_up = UINT32_MAX;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), 2, &message), -EBADMSG);
+	}
+}
+
 static void test_decode_refuses_sizes_and_types(void **state)
 {
-	static const uint32_t unknown[] = {0, 9, 31, 39, UINT32_MAX};
+	static const uint32_t unknown[] = {0, 19, 31, 44, UINT32_MAX};
 	char packet[sizeof(struct ipc_message) + 1] = {0};
 	struct ipc_message message = {.type = 99};
 	struct ipc_message stop = {.type = IPC_SHUTDOWN};
@@ -126,10 +171,34 @@ static void test_decode_wants_every_text_terminated(void **state)
 	EXPECT_TEXT_CHECKED(IPC_READY, ready.boot_id);
 	EXPECT_TEXT_CHECKED(IPC_READY, ready.boot_reason);
 	EXPECT_TEXT_CHECKED(IPC_READY, ready.missing);
+	EXPECT_TEXT_CHECKED(IPC_STARTED, command.id);
+	EXPECT_TEXT_CHECKED(IPC_EXITED, exited.id);
+	EXPECT_TEXT_CHECKED(IPC_ATTACH, command.id);
+	EXPECT_TEXT_CHECKED(IPC_NET_RULE, rule.text);
+	EXPECT_TEXT_CHECKED(IPC_KILL, command.id);
+	EXPECT_TEXT_CHECKED(IPC_CLAIM, start.name);
+	EXPECT_TEXT_CHECKED(IPC_CLAIM, start.stage);
+	EXPECT_TEXT_CHECKED(IPC_GREETING, text);
+	EXPECT_TEXT_CHECKED(IPC_REFUSED, failed.code);
+	EXPECT_TEXT_CHECKED(IPC_REFUSED, failed.text);
+	EXPECT_TEXT_CHECKED(IPC_REFUSED, failed.mend);
 	EXPECT_TEXT_CHECKED(IPC_FAILED, failed.code);
 	EXPECT_TEXT_CHECKED(IPC_FAILED, failed.text);
 	EXPECT_TEXT_CHECKED(IPC_FAILED, failed.mend);
 	EXPECT_TEXT_CHECKED(IPC_NOTICE, text);
+}
+
+static void test_decode_wants_an_action_of_rules(void **state)
+{
+	struct ipc_message packet = {.type = IPC_NET_RULE, .rule = {.text = "a.b"}};
+	struct ipc_message message;
+
+	(void)state;
+	for (uint32_t action = 0; action <= IPC_RULE_REACH + 1; action++) {
+		packet.rule.action = action;
+		assert_int_equal(ipc_decode(&packet, sizeof(packet), 0, &message),
+				 action <= IPC_RULE_REACH ? 0 : -EBADMSG);
+	}
 }
 
 static void test_message_and_descriptors_cross(void **state)
@@ -310,6 +379,37 @@ static void test_sockets_by_name(void **state)
 	assert_int_equal(remove_tree_at(AT_FDCWD, top), 0);
 }
 
+/* A keeper that was stopped takes nobody in: who only looks must not hang for that. */
+static void test_connecting_to_a_full_listener_ends(void **state)
+{
+	char path[] = "/tmp/box-ipc-XXXXXX";
+	int sockets[1024], directory, listener, rc = 0;
+	size_t count = 0;
+
+	(void)state;
+	assert_non_null(mkdtemp(path));
+	directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(directory >= 0);
+	listener = ipc_listen_at(directory, "sock");
+	assert_true(listener >= 0);
+	alarm(20);
+	while (rc >= 0 && count < ARRAY_SIZE(sockets)) {
+		rc = ipc_connect_at(directory, "sock");
+		if (rc >= 0) {
+			sockets[count++] = rc;
+		}
+	}
+	alarm(0);
+	assert_int_equal(rc, -EAGAIN);
+	while (count > 0) {
+		close(sockets[--count]);
+	}
+	close(listener);
+	unlinkat(directory, "sock", 0);
+	close(directory);
+	rmdir(path);
+}
+
 static void test_memory_file_is_sealed(void **state)
 {
 	static const char text[] = "arguments";
@@ -343,13 +443,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_decode_accepts_every_type),
+		cmocka_unit_test(test_a_start_has_its_descriptors),
 		cmocka_unit_test(test_decode_refuses_sizes_and_types),
 		cmocka_unit_test(test_decode_wants_every_text_terminated),
+		cmocka_unit_test(test_decode_wants_an_action_of_rules),
 		cmocka_unit_test(test_message_and_descriptors_cross),
 		cmocka_unit_test(test_refused_packets_leave_no_descriptor),
 		cmocka_unit_test(test_ends_of_the_peer),
 		cmocka_unit_test(test_last_words_survive_a_reset),
 		cmocka_unit_test(test_sockets_by_name),
+		cmocka_unit_test(test_connecting_to_a_full_listener_ends),
 		cmocka_unit_test(test_memory_file_is_sealed),
 	};
 

@@ -105,6 +105,10 @@ static void test_any_bytes(void **state)
 		assert_int_equal(json_set_bytes(object, "k", cases[i].bytes, cases[i].size), 0);
 		assert_dumps(object, 0, cases[i].text);
 	}
+	/* A control character of two bytes, an override of the direction, one beyond 16 bits. */
+	assert_int_equal(
+		json_set_string(object, "k", "\xc2\x9b\xe2\x80\xae\xf0\x9f\x98\x80\xc3\xa4"), 0);
+	assert_dumps(object, JSON_DUMP_ASCII, "{\"k\":\"\\u009B\\u202E\\uD83D\\uDE00\\u00E4\"}");
 	/* Every byte, also as a key, comes out as JSON that parses. */
 	for (size_t i = 0; i < sizeof(all); i++) {
 		_cleanup_(json_freep) struct json *again = NULL;

@@ -110,7 +110,11 @@ static int setup_with(void **state, uint32_t timeout_seconds, bool has_stdin)
 	struct control_events control_events = {on_frame, on_failed, on_writable, f};
 	struct stream_events stream_events = {on_ended, on_stuck, f};
 	struct stream_config config = {
-		.id = STREAM, .stdin_fd = -EBADF, .timeout_seconds = timeout_seconds};
+		.id = STREAM,
+		.grace_ms = 3000,
+		.stdin_fd = -EBADF,
+		.timeout_seconds = timeout_seconds,
+	};
 	int pair[2], ends[2];
 
 	f->decoder = calloc(1, sizeof(*f->decoder));
@@ -421,8 +425,11 @@ static size_t read_output(struct fixture *f)
 static void test_timeout_waits_for_a_slow_reader(void **state)
 {
 	struct fixture *f = *state;
-	size_t sent = fill_window(f);
+	size_t sent;
 
+	/* Most of it waits in the keeper. */
+	assert_int_equal(fcntl(f->output_read[0], F_SETPIPE_SZ, 4096), 4096);
+	sent = fill_window(f);
 	work(f, 1200);
 	guest_exits(f, WIRE_SIGNALED, 9);
 	work(f, 4000);
@@ -518,6 +525,122 @@ static void test_room_made_by_another_order(void **state)
 	assert_true(f->writable > 0);
 }
 
+static void assert_hears(struct fixture *f, uint8_t type, uint32_t stream)
+{
+	struct wire_frame frame;
+
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.type, type);
+	assert_int_equal(frame.stream, stream);
+}
+
+static void test_a_guest_that_keeps_still_hears_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct wire_frame frame;
+
+	assert_int_equal(control_send(f->control, WIRE_PAUSE, 0, 0, NULL, 0), 0);
+	control_hold(f->control);
+	assert_int_equal(control_send(f->control, WIRE_CLOSE, 0, STREAM, NULL, 0), 0);
+	assert_int_equal(write_full(f->stdin_write, "input", 5), 0);
+	turn(f);
+	assert_hears(f, WIRE_PAUSE, 0);
+	assert_false(guest_hears(f, &frame));
+	control_go_on(f->control, WIRE_RESUME);
+	turn(f);
+	assert_hears(f, WIRE_RESUME, 0);
+	assert_hears(f, WIRE_CLOSE, STREAM);
+	assert_true(guest_hears(f, &frame));
+	assert_int_equal(frame.type, WIRE_DATA);
+	assert_memory_equal(frame.payload, "input", 5);
+	/* Twice is once. */
+	control_go_on(f->control, WIRE_RESUME);
+	turn(f);
+	assert_false(guest_hears(f, &frame));
+}
+
+/* What was queued before the hold goes out, however long that takes; what comes after waits, until
+ * there is no room; the word to go on always has some. */
+static void test_a_hold_with_a_full_queue(void **state)
+{
+	static const uint8_t chunk[16384];
+	struct fixture *f = *state;
+	struct wire_frame frame;
+	unsigned before = 0, after = 0;
+
+	while (control_has_room(f->control)) {
+		assert_int_equal(
+			control_send(f->control, WIRE_DATA, 0, STREAM, chunk, sizeof(chunk)), 0);
+		before++;
+	}
+	control_hold(f->control);
+	while (control_send(f->control, WIRE_DATA, 0, STREAM + 1, chunk, sizeof(chunk)) == 0) {
+		after++;
+	}
+	while (control_send(f->control, WIRE_CLOSE, 0, STREAM + 2, NULL, 0) == 0) {
+	}
+	assert_true(after > 10);
+	for (unsigned i = 0; i < before; i++) {
+		turn(f);
+		assert_hears(f, WIRE_DATA, STREAM);
+	}
+	turn(f);
+	assert_false(guest_hears(f, &frame));
+	control_go_on(f->control, WIRE_RESUME);
+	turn(f);
+	assert_hears(f, WIRE_RESUME, 0);
+	for (unsigned i = 0; i < after; i++) {
+		turn(f);
+		assert_hears(f, WIRE_DATA, STREAM + 1);
+	}
+}
+
+static void test_a_stream_of_a_copied_machine(void **state)
+{
+	struct fixture *f = *state;
+	struct stream_events events = {on_ended, on_stuck, f};
+	struct stream_state saved;
+	struct stream_config config = {.kind = STREAM_SESSION, .stdin_fd = -EBADF};
+	uint8_t number[4];
+	struct wire_frame frame;
+	int ends[2];
+
+	guest_says(f, WIRE_STARTED, 0, "\1\0\0\0", 4);
+	guest_says(f, WIRE_EOF, 2, NULL, 0);
+	assert_true(stream_save(f->stream, &saved));
+	assert_true(saved.has_process && !saved.eof[0] && saved.eof[1] && !saved.has_exit);
+	/* The guest's end is the copy's from here on. */
+	stream_free(f->stream);
+	config.id = saved.id;
+	config.state = &saved;
+	assert_int_equal(pipe(ends), 0);
+	config.stdin_fd = ends[0];
+	config.output_fds[0] = config.output_fds[1] = -EBADF;
+	assert_int_equal(stream_new(&config, f->control, f->loop, &events, &f->stream), 0);
+	/* It may send nothing before it gets credit. */
+	assert_int_equal(write_full(ends[1], "typed", 5), 0);
+	turn(f);
+	assert_false(guest_hears(f, &frame));
+	wire_u32_encode(WIRE_WINDOW, number);
+	guest_says(f, WIRE_CREDIT, 0, number, sizeof(number));
+	turn(f);
+	assert_true(guest_hears(f, &frame));
+	assert_memory_equal(frame.payload, "typed", 5);
+	/* What was said is said. */
+	guest_says(f, WIRE_STARTED, 0, "\1\0\0\0", 4);
+	assert_int_equal(f->frame_status, -EBADMSG);
+	guest_says(f, WIRE_DATA, 2, "x", 1);
+	assert_int_equal(f->frame_status, -EBADMSG);
+	guest_says(f, WIRE_DATA, 1, "x", 1);
+	assert_int_equal(f->frame_status, 0);
+	guest_exits(f, WIRE_EXITED, 4);
+	assert_false(f->ended);
+	assert_true(stream_save(f->stream, &saved) && saved.has_exit && saved.exit.value == 4);
+	guest_says(f, WIRE_EOF, 1, NULL, 0);
+	assert_true(f->ended);
+	close(ends[1]);
+}
+
 /* However much a guest has to say, the client learns how its command ended. */
 static void test_a_flood_of_logs_leaves_room_for_the_result(void **state)
 {
@@ -533,28 +656,31 @@ static void test_a_flood_of_logs_leaves_room_for_the_result(void **state)
 	assert_int_equal(set_nonblocking(pair[1], true), 0);
 	keeper->phase = KEEPER_RUNNING;
 	keeper->loop = f->loop;
-	keeper->client_fd = pair[0];
-	keeper->streams[3] = f->stream;
+	clients_init(keeper);
+	keeper->starter = client_add(keeper, pair[0]);
+	keeper->commands[3] =
+		(struct command){.stream = f->stream, .client = keeper->starter, .number = 7};
 	log.payload = (const uint8_t *)"hi";
 	for (unsigned i = 0; i < 10000; i++) {
 		log.stream = i % 3 == 0 ? 0 : i % 3 == 1 ? STREAM : STREAM + 1;
 		keeper_frame(keeper, &log);
 	}
 	message.type = IPC_EXITED;
-	keeper_tell(keeper, &message);
+	client_tell(keeper->starter, &message);
 	assert_int_equal(keeper->phase, KEEPER_RUNNING);
 	while (ipc_receive(pair[1], &message, fds) > 0 && message.type == IPC_NOTICE) {
 		assert_string_equal(message.text, "hi");
+		assert_int_equal(message.stream, 7);
 		notices++;
 	}
 	assert_int_equal(notices, 1);
 	assert_int_equal(message.type, IPC_EXITED);
 	/* A client that never reads is not waited for: its machine ends. */
 	for (unsigned i = 0; i < 10000 && keeper->phase == KEEPER_RUNNING; i++) {
-		keeper_tell(keeper, &message);
+		client_tell(keeper->starter, &message);
 	}
 	assert_int_equal(keeper->phase, KEEPER_ENDING);
-	close(pair[0]);
+	assert_null(keeper->starter);
 	close(pair[1]);
 }
 
@@ -575,14 +701,15 @@ static void test_ready_with_escape_codes(void **state)
 	keeper->phase = KEEPER_STARTING;
 	keeper->hello = true;
 	keeper->loop = f->loop;
-	keeper->client_fd = pair[0];
+	clients_init(keeper);
+	keeper->starter = client_add(keeper, pair[0]);
 	frame.length = (uint32_t)wire_ready_encode(&ready, payload);
 	keeper_frame(keeper, &frame);
 	assert_int_equal(keeper->phase, KEEPER_ENDING);
 	assert_int_equal(ipc_receive(pair[1], &message, fds), 1);
 	assert_int_equal(message.type, IPC_FAILED);
 	assert_string_equal(message.failed.code, "guest-broken");
-	close(pair[0]);
+	clients_close(keeper);
 	close(pair[1]);
 }
 
@@ -604,9 +731,41 @@ static void test_exec_in_pieces(void **state)
 	assert_int_equal(frame.length, 100);
 }
 
+/* What is missing for box-net is told as for the monitor. */
+static void test_missing_confinement(void **state)
+{
+	const struct jail_missing nothing = {.landlock = false};
+	const struct jail_missing group = {.cgroup = true, .cgroup_reason = "no group"};
+	const struct jail_missing both = {.landlock = true,
+					  .cgroup = true,
+					  .landlock_reason = "no landlock",
+					  .cgroup_reason = "no group"};
+	const struct {
+		const struct jail_missing *monitor, *net;
+		const char *text;
+	} cases[] = {
+		{&nothing, NULL, ""},
+		{&nothing, &nothing, ""},
+		{&group, NULL, "no group"},
+		{&both, NULL, "no landlock no group"},
+		{&group, &nothing, "no group"},
+		{&nothing, &group, "box-net: no group"},
+		{&both, &both, "no landlock no group; the same for box-net"},
+		{&group, &both, "no group; box-net: no landlock no group"},
+	};
+	char text[sizeof(((struct ipc_ready *)NULL)->missing)];
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		report_missing(cases[i].monitor, cases[i].net, text, sizeof(text));
+		assert_string_equal(text, cases[i].text);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_missing_confinement),
 		cmocka_unit_test_setup_teardown(test_output_and_exit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_guest_beyond_its_credit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_credit_follows_the_reader, setup, teardown),
@@ -624,6 +783,10 @@ int main(void)
 						teardown),
 		cmocka_unit_test_setup_teardown(test_the_last_words_have_an_end, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_room_made_by_another_order, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_guest_that_keeps_still_hears_nothing, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(test_a_hold_with_a_full_queue, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_stream_of_a_copied_machine, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_flood_of_logs_leaves_room_for_the_result,
 						setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ready_with_escape_codes, setup, teardown),

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "policy/network.h"
 #include "spec/spec.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -94,13 +95,15 @@ static void test_defaults(void **state)
 		assert_int_equal(spec->ram_mib, 1024);
 		assert_true(spec->disk_size_bytes == 8 * GIB);
 		assert_true(spec->data_size_bytes == 10 * GIB);
-		assert_int_equal(spec->network, SPEC_NETWORK_NONE);
-		assert_int_equal(spec->isolation, SPEC_ISOLATION_DEFAULT);
+		assert_int_equal(spec->network.kind, SPEC_NETWORK_NONE);
+		assert_int_equal(spec->isolation, SPEC_ISOLATION_STRICT);
 		assert_int_equal(spec->engine, SPEC_ENGINE_AUTO);
 		assert_false(spec->readonly);
 		assert_false(spec->secrets);
 		assert_int_equal(spec->timeout_seconds, 0);
 		assert_int_equal(spec->warm, 0);
+		assert_int_equal(spec->warm_idle_seconds, 1800);
+		assert_int_equal(spec->log_output, SPEC_LOG_TAIL);
 		assert_string_equal(spec->user, "root");
 		assert_int_equal(spec->warmup_count + spec->package_count + spec->run_count +
 					 spec->env_count + spec->user_count + spec->file_count +
@@ -591,54 +594,90 @@ static void test_network(void **state)
 		parse("network:\n  allow: [pypi.org, '*.pythonhosted.org:443', 'github.com:443',\n"
 		      "          10.1.2.3, '10.1.2.3:80', localhost, a-b.c1]\n"
 		      "  deny: ['*.evil.example']\n"
-		      "  reach: [10.0.0.0/8, 'fd00::/8', 0.0.0.0/0, 192.168.1.1/32]\n"
+		      "  reach: [10.0.0.0/8, 'fd00::/8', 192.168.1.1]\n"
 		      "  ports: ['127.0.0.1:8080:80', '80:80', '[::1]:1:65535', 'localhost:1:1']\n"
 		      "  limits: {connections: 65536, bytes: 1G}\n");
 
 	(void)state;
-	assert_int_equal(bridge->network, SPEC_NETWORK_BRIDGE);
-	assert_int_equal(spec->network, SPEC_NETWORK_LIST);
-	assert_int_equal(spec->network_allow_count, 7);
-	assert_string_equal(spec->network_allow[1], "*.pythonhosted.org:443");
-	assert_int_equal(spec->network_deny_count, 1);
-	assert_int_equal(spec->network_reach_count, 4);
-	assert_string_equal(spec->network_reach[1], "fd00::/8");
+	assert_int_equal(bridge->network.kind, SPEC_NETWORK_BRIDGE);
+	assert_int_equal(spec->network.kind, SPEC_NETWORK_LIST);
+	assert_int_equal(spec->network.allow_count, 7);
+	assert_string_equal(spec->network.allow[1], "*.pythonhosted.org:443");
+	assert_int_equal(spec->network.deny_count, 1);
+	assert_int_equal(spec->network.reach_count, 3);
+	assert_string_equal(spec->network.reach[1], "fd00::/8");
 	assert_int_equal(spec->network_port_count, 4);
-	assert_int_equal(spec->network_connections_max, 65536);
-	assert_true(spec->network_bytes_max == GIB);
+	assert_int_equal(spec->network.connections_max, 65536);
+	assert_true(spec->network.bytes_max == GIB);
+}
+
+/* Ports alone are no network, and a machine with one has a device more. */
+static void test_has_network(void **state)
+{
+	static const struct {
+		const char *text;
+		bool has;
+		enum policy_kind kind;
+	} cases[] = {
+		{"cpus: 1", false, POLICY_NONE},
+		{"network: none", false, POLICY_NONE},
+		{"network: {}", false, POLICY_LIST},
+		{"network: {ports: ['1:1']}", false, POLICY_LIST},
+		{"network: bridge", true, POLICY_BRIDGE},
+		{"network: {allow: [a.b]}", true, POLICY_LIST},
+		{"network: {deny: [a.b]}", true, POLICY_LIST},
+		{"network: {reach: [10.0.0.0/8]}", true, POLICY_LIST},
+		{"network: {limits: {bytes: 1}}", true, POLICY_LIST},
+		{"network: {limits: {connections: 1}}", true, POLICY_LIST},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		_cleanup_(spec_freep) struct spec *spec = parse(cases[i].text);
+		_cleanup_free_ struct policy_network *policy = NULL;
+		_cleanup_free_ char *key = NULL;
+
+		assert_int_equal(spec_has_network(spec), cases[i].has);
+		assert_int_equal(spec_snapshot_key(spec, &key), 0);
+		assert_non_null(
+			strstr(key, cases[i].has ? "network=\"true\"\n" : "network=\"false\"\n"));
+		assert_int_equal(spec_make_policy(&spec->network, &policy, NULL), 0);
+		assert_int_equal(policy->kind, cases[i].kind);
+	}
+}
+
+static void test_policy(void **state)
+{
+	_cleanup_(spec_freep) struct spec *spec =
+		parse("network: {allow: [a.b, c.d], deny: ['*.e'], reach: [10.0.0.0/8],\n"
+		      "          limits: {connections: 7, bytes: 1K}}");
+	_cleanup_free_ struct policy_network *policy = NULL;
+
+	(void)state;
+	assert_int_equal(spec_make_policy(&spec->network, &policy, NULL), 0);
+	assert_int_equal(policy->rule_count, 4);
+	assert_true(policy_decide_name(policy, "c.d", 443).allowed);
+	assert_false(policy_decide_name(policy, "x.e", 443).allowed);
+	assert_int_equal(policy->connections_max, 7);
+	assert_int_equal(policy->bytes_max, 1024);
 }
 
 static void test_bad_network(void **state)
 {
 	static const char *const hosts[] = {
-		"",
-		"*",
-		"*.",
-		"a..b",
-		".a",
-		"a.",
-		"-a",
-		"a-",
-		"a_b",
-		"a:",
-		"a:0",
-		"a:65536",
-		"a:80:80",
-		"a b",
-		"http://a",
-		"a/b",
-		"**.a",
-		"a.*.b",
-		"1.2.3",
-		"300.1.1.1",
-		"*.1.2.3.4",
-		"[::1]",
-		"aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggg.a",
+		"",	     "*",
+		"*.",	     "a..b",
+		".a",	     "a:",
+		"a:0",	     "a:65536",
+		"a:80:80",   "a b",
+		"http://a",  "a/b",
+		"**.a",	     "a.*.b",
+		"1.2.3",     "300.1.1.1",
+		"*.1.2.3.4", "aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggg.a",
 	};
-	static const char *const ranges[] = {"10.0.0.0",    "10.0.0.0/33", "10.0.0.0/",
-					     "10.0.0.1/8",  "fd00::1/64",  "fd00::/129",
-					     "10.0/8",	    "a/8",	   "10.0.0.0/-1",
-					     "10.0.0.0/08", "10.0.0.0/8/8"};
+	static const char *const ranges[] = {
+		"10.0.0.0/33", "10.0.0.0/", "10.0.0.1/8",  "fd00::1/64",  "fd00::/129",
+		"10.0/8",      "a/8",	    "10.0.0.0/-1", "10.0.0.0/08", "10.0.0.0/8/8"};
 	static const char *const ports[] = {"80",	"0:80",	  "80:0",      "80:65536",
 					    "a:80:80",	":80:80", "1.2.3:1:1", "::1:80:80",
 					    "[::1:1:1", "80:",	  "[]:1:1",    "1:2:3:4"};
@@ -664,6 +703,8 @@ static void test_bad_network(void **state)
 		snprintf(text, sizeof(text), "network: {ports: ['%s']}", ports[i]);
 		refused_at(text, "B:1:19: ports: \"");
 	}
+	refused_at("network: {reach: [8.8.8.8]}",
+		   "B:1:19: reach: 8.8.8.8 does not lie in one reserved range");
 	refused_at("network: [a]", "B:1:10: network must be none, bridge or a map");
 	refused("network: {alow: [a]}", "B:1:11: unknown key \"alow\" in network",
 		"did you mean \"allow\"?");
@@ -676,7 +717,8 @@ static void test_bad_network(void **state)
 static void test_mounts(void **state)
 {
 	_cleanup_(spec_freep) struct spec *spec = parse(
-		"mounts:\n- {host: /a b/c, guest: /work}\n- {host: ~/src, guest: /src, mode: rw}");
+		"mounts:\n- {host: /a b/c, guest: /work}\n- {host: ~/src, guest: /src, mode: rw}\n"
+		"isolation: standard");
 
 	(void)state;
 	assert_int_equal(spec->mount_count, 2);
@@ -700,6 +742,8 @@ static void test_mounts(void **state)
 	refused_at("mounts: [{host: /a, guest: /b, mode: rwx}]",
 		   "B:1:38: mode: \"rwx\" is none of");
 	refused("mounts: [{host: /a, guest: /b, mode: rw}]\nisolation: strict",
+		"B:1:9: mounts: rw is refused under isolation: strict", NULL);
+	refused("mounts: [{host: /a, guest: /b, mode: rw}]",
 		"B:1:9: mounts: rw is refused under isolation: strict", NULL);
 }
 
@@ -740,28 +784,25 @@ static void test_available(void **state)
 		const char *text;
 		const char *message;
 	} missing[] = {
-		{"network: bridge",
-		 "B: network: bridge is not available yet; this version has only "
-		 "`network: none`"},
-		{"network: {allow: [a.b]}",
-		 "B: network: a list of rules is not available yet; this "
-		 "version has only `network: none`"},
 		{"secrets: {a: b}", "B: secrets: "},
 		{"mounts: [{host: /a, guest: /b}]", "B: mounts: "},
-		{"warm: 1", "B: warm: "},
-		{"isolation: strict",
-		 "B: isolation: strict is not available yet; this version has only "
-		 "`isolation: standard`"},
 		{"base: docker.io/a/b", "B: base: "},
 		{"base: oci:/a", "B: base: "},
 		{"engine: kvm", "B: engine: kvm is not available yet; this version has only "},
-		{"seccomp: [ptrace]", "B: seccomp: "},
 	};
 	static const char *const there[] = {
 		"network: none",
+		"network: {ports: ['1:1', '[::1]:2:2']}",
+		"network: {}",
+		"network: bridge",
+		"network: {allow: [a.b], deny: [c.d], reach: [10.0.0.0/8]}",
+		"warm: 8",
+		"warm_idle: 1h",
+		"log_output: full",
 		"secrets:",
 		"mounts: []",
 		"warm: 0",
+		"isolation: strict",
 		"isolation: standard",
 		"base: tiny",
 		"base: dir:/a",
@@ -772,7 +813,7 @@ static void test_available(void **state)
 		"warmup: [a]",
 		"user: agent",
 		"timeout_seconds: 3",
-		"seccomp: []",
+		"seccomp: [ptrace]",
 		"blueprint: {users: [a]}",
 		"backend: podman",
 		"packages: [a]",
@@ -866,23 +907,33 @@ static void test_keys(void **state)
 		"blueprint: {runcmd: [a]}",
 	};
 	static const char *const snapshot[] = {
-		"cpus: 1",     "ram_mib: 512",	 "disk_size: 1G", "data_size: 1G",
-		"warmup: [a]", "readonly: true", "engine: qemu",
+		"network: bridge", "network: {allow: [a.b]}", "cpus: 1",
+		"ram_mib: 512",	   "disk_size: 1G",	      "data_size: 1G",
+		"warmup: [a]",	   "readonly: true",	      "engine: qemu",
 	};
 	static const char *const neither[] = {
-		"network: bridge", "timeout_seconds: 5",  "warm: 1",
-		"passt: 1",	   "isolation: standard", "# x",
-		"cpus: 2",	   "data_size: 10G",	  "base: debian/bookworm",
+		"timeout_seconds: 5",
+		"warm: 1",
+		"passt: 1",
+		"isolation: standard",
+		"# x",
+		"cpus: 2",
+		"data_size: 10G",
+		"base: debian/bookworm",
 		"packages: []",
+		"warm_idle: 1h",
+		"log_output: none",
+		"network: {ports: ['1:1']}",
 	};
 	_cleanup_free_ char *image_key = NULL, *snapshot_key = NULL;
 
 	(void)state;
 	keys_of("", &image_key, &snapshot_key);
 	assert_string_equal(image_key, "base=\"debian/bookworm\"\n");
-	assert_string_equal(snapshot_key, "base=\"debian/bookworm\"\ncpus=\"2\"\nram_mib=\"1024\"\n"
-					  "disk_size=\"8589934592\"\ndata_size=\"10737418240\"\n"
-					  "readonly=\"false\"\nengine=\"auto\"\n");
+	assert_string_equal(snapshot_key,
+			    "base=\"debian/bookworm\"\ncpus=\"2\"\nram_mib=\"1024\"\n"
+			    "disk_size=\"8589934592\"\ndata_size=\"10737418240\"\n"
+			    "readonly=\"false\"\nengine=\"auto\"\nnetwork=\"false\"\n");
 	for (size_t i = 0; i < ARRAY_SIZE(image); i++) {
 		_cleanup_free_ char *a = NULL, *b = NULL;
 
@@ -929,12 +980,14 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_defaults),      cmocka_unit_test(test_scalars),
 		cmocka_unit_test(test_scalar_limits), cmocka_unit_test(test_sizes),
+
 		cmocka_unit_test(test_base),	      cmocka_unit_test(test_shape),
 		cmocka_unit_test(test_bytes),	      cmocka_unit_test(test_counts),
 		cmocka_unit_test(test_many_nodes),    cmocka_unit_test(test_lists),
 		cmocka_unit_test(test_bad_lists),     cmocka_unit_test(test_long_values),
 		cmocka_unit_test(test_blueprint),     cmocka_unit_test(test_bad_blueprint),
 		cmocka_unit_test(test_network),	      cmocka_unit_test(test_bad_network),
+		cmocka_unit_test(test_has_network),   cmocka_unit_test(test_policy),
 		cmocka_unit_test(test_mounts),	      cmocka_unit_test(test_legacy),
 		cmocka_unit_test(test_available),     cmocka_unit_test(test_names),
 		cmocka_unit_test(test_env),	      cmocka_unit_test(test_keys),

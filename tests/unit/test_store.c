@@ -1,4 +1,5 @@
 /* src/store: the home, sandboxes by name, locks, disks, digests. */
+#include "store/chain.h"
 #include "store/store.h"
 
 #include <errno.h>
@@ -22,6 +23,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "store_home.h"
+
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
@@ -32,36 +35,10 @@
 #define MIB (UINT64_C(1) << 20)
 #define TIB (UINT64_C(1) << 40)
 
-/* Where each test finds itself: a directory of its own, and BOX_HOME below it. */
-static char top[64];
-static char home[128];
-static struct store store;
-static struct err err;
-
 static int set_up_empty(void **state)
 {
 	(void)state;
-	snprintf(top, sizeof(top), "/tmp/test-store-XXXXXX");
-	if (!mkdtemp(top)) {
-		return -1;
-	}
-	snprintf(home, sizeof(home), "%s/home", top);
-	setenv("BOX_HOME", home, 1);
-	store = (struct store){.home_fd = -EBADF};
-	memset(&err, 0, sizeof(err));
-	return 0;
-}
-
-static int set_up(void **state)
-{
-	return set_up_empty(state) < 0 || store_open(true, &store, &err) < 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	store_close(&store);
-	return remove_tree_at(AT_FDCWD, top);
+	return home_name();
 }
 
 /* Whether a path below the home is there. */
@@ -688,7 +665,7 @@ static void test_data_has_one_holder(void **state)
 {
 	_cleanup_close_ int fd = -EBADF;
 	_cleanup_close_ int data = -EBADF;
-	_cleanup_close_ int base = -EBADF;
+	struct store_layers layers = {.count = 0};
 
 	(void)state;
 	create("web");
@@ -696,7 +673,8 @@ static void test_data_has_one_holder(void **state)
 	assert_int_equal(store_open_data(fd, false, &err), -ENOENT);
 	assert_string_equal(err.code, "no-data");
 	assert_string_equal(err.mend, "`box build web` makes it");
-	assert_int_equal(store_open_data_base(fd, &err), -ENOENT);
+	assert_int_equal(store_open_layers(fd, &layers, &err), -ENOENT);
+	assert_string_equal(err.code, "no-data");
 	put_directory("sandboxes/web/data");
 	put_file("sandboxes/web/data/data.qcow2", "qcow2");
 	put_file("sandboxes/web/data/base-0.ext4", "ext4");
@@ -709,14 +687,16 @@ static void test_data_has_one_holder(void **state)
 	close_fd(&data);
 	data = store_open_data(fd, false, &err);
 	assert_true(data >= 0);
-	base = store_open_data_base(fd, &err);
-	assert_true(base >= 0);
-	assert_int_equal(fcntl(base, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_int_equal(store_open_layers(fd, &layers, &err), 0);
+	assert_int_equal(layers.count, 1);
+	assert_int_equal(fcntl(layers.fds[0], F_GETFL) & O_ACCMODE, O_RDONLY);
+	store_close_layers(&layers);
 	/* A link in the place of a disk could lead anywhere. */
 	assert_int_equal(unlinkat(store.home_fd, "sandboxes/web/data/base-0.ext4", 0), 0);
 	assert_int_equal(symlinkat("/etc/passwd", store.home_fd, "sandboxes/web/data/base-0.ext4"),
 			 0);
-	assert_int_equal(store_open_data_base(fd, &err), -ELOOP);
+	assert_int_equal(store_open_layers(fd, &layers, &err), -ELOOP);
+	assert_int_equal(layers.count, 0);
 }
 
 static void ignore_signal(int number)
@@ -946,14 +926,14 @@ static void test_digests_and_random(void **state)
 	assert_memory_not_equal(one, two, sizeof(one));
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) cmocka_unit_test_setup_teardown(function, home_set_up, home_tear_down)
 #define TEST_WITHOUT_HOME(function)                                                                \
-	cmocka_unit_test_setup_teardown(function, set_up_empty, tear_down)
+	cmocka_unit_test_setup_teardown(function, set_up_empty, home_tear_down)
 
 #define TMPFS_TEST(function, mount_options)                                                        \
 	{                                                                                          \
-		"test_home_on_tmpfs: " #function, test_home_on_tmpfs, set_up_empty, tear_down,     \
-			&(struct tmpfs_case)                                                       \
+		"test_home_on_tmpfs: " #function, test_home_on_tmpfs, set_up_empty,                \
+			home_tear_down, &(struct tmpfs_case)                                       \
 		{                                                                                  \
 			mount_options, function                                                    \
 		}                                                                                  \

@@ -235,7 +235,7 @@ static int landlock_body(void *data)
 	_cleanup_close_ int null_fd = open("/dev/null", O_PATH | O_CLOEXEC);
 
 	(void)data;
-	if (sys_landlock_new(&ruleset) < 0 || sys_landlock_allow(ruleset, usr, false) < 0 ||
+	if (sys_landlock_new(false, &ruleset) < 0 || sys_landlock_allow(ruleset, usr, false) < 0 ||
 	    sys_landlock_allow(ruleset, null_fd, true) < 0 || sys_no_new_privs() < 0 ||
 	    sys_landlock_enter(ruleset) < 0) {
 		return 1;
@@ -421,10 +421,50 @@ static void test_cgroup_limits(void **state)
 		assert_true(S_ISDIR(status.st_mode));
 	}
 	/* Our own group, made by a living process. */
-	sys_cgroup_sweep();
+	(void)sys_cgroup_leftovers(true);
 	assert_int_equal(access(paths, F_OK), 0);
 	assert_int_equal(in_child(cgroup_body, paths), 0);
 	assert_int_equal(sys_cgroup_remove(paths), 0);
+	assert_int_not_equal(access(paths, F_OK), 0);
+}
+
+/*
+ * A group of a maker that is dead is counted, and goes when that is wanted. A process is in it
+ * meanwhile, so that no other sweep of this host takes it away.
+ */
+static void test_cgroup_of_a_dead_maker(void **state)
+{
+	struct sys_cgroup_limits limits = {.pids = 9};
+	char paths[1024], reason[128], name[64], members[1100], number[16];
+	pid_t dead = fork(), member;
+	int fd;
+
+	(void)state;
+	if (dead == 0) {
+		_exit(0);
+	}
+	assert_int_equal(waitpid(dead, NULL, 0), dead);
+	snprintf(name, sizeof(name), "box-%d-gone", (int)dead);
+	if (sys_cgroup_make(name, &limits, paths, sizeof(paths), reason, sizeof(reason)) < 0) {
+		print_message("%s\n", reason);
+		(void)sys_cgroup_remove(paths);
+		skip();
+	}
+	member = fork();
+	if (member == 0) {
+		pause();
+		_exit(0);
+	}
+	snprintf(members, sizeof(members), "%s/cgroup.procs", paths);
+	snprintf(number, sizeof(number), "%d", (int)member);
+	fd = open(members, O_WRONLY | O_CLOEXEC);
+	assert_int_equal(write(fd, number, strlen(number)), strlen(number));
+	close(fd);
+	assert_true(sys_cgroup_leftovers(false) > 0);
+	assert_int_equal(access(paths, F_OK), 0);
+	kill(member, SIGKILL);
+	assert_int_equal(waitpid(member, NULL, 0), member);
+	(void)sys_cgroup_leftovers(true);
 	assert_int_not_equal(access(paths, F_OK), 0);
 }
 
@@ -441,6 +481,42 @@ static void test_cgroup_small_list(void **state)
 	assert_string_not_equal(reason, "");
 }
 
+static void test_copied_fds(void **state)
+{
+	int ends[2], pidfd = sys_pidfd_open(getpid()), copy;
+	struct stat ours, theirs;
+
+	(void)state;
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	assert_int_equal(fstat(ends[0], &ours), 0);
+	copy = sys_pidfd_copy_fd(pidfd, ends[0]);
+	assert_true(copy >= 0 && copy != ends[0]);
+	assert_int_equal(fstat(copy, &theirs), 0);
+	assert_int_equal(ours.st_ino, theirs.st_ino);
+	assert_int_equal(fcntl(copy, F_GETFD), FD_CLOEXEC);
+	close(copy);
+	assert_int_equal(sys_pidfd_copy_fd(pidfd, copy), -EBADF);
+	close(ends[0]);
+	close(ends[1]);
+	close(pidfd);
+}
+
+/* Whatever the helpers think of it: no map is written that they refused, and they say why. */
+static void test_refused_maps(void **state)
+{
+	struct sys_id_map map = {.ranges = {{0, 0xfffffff0, 1}}, .count = 1};
+	char words[16] = "none";
+	int rc = sys_write_id_maps_by_helpers(getpid(), &map, &map, words, sizeof(words));
+
+	(void)state;
+	if (rc == -ENOENT) {
+		skip();
+	}
+	assert_int_equal(rc, -EPERM);
+	assert_memory_equal(words, "new", 3);
+	assert_int_equal(strlen(words), sizeof(words) - 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -449,11 +525,14 @@ int main(void)
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_id_maps),
+		cmocka_unit_test(test_refused_maps),
+		cmocka_unit_test(test_copied_fds),
 		cmocka_unit_test(test_caps),
 		cmocka_unit_test(test_landlock),
 		cmocka_unit_test(test_notifications),
 		cmocka_unit_test(test_cgroup_nothing_wanted),
 		cmocka_unit_test(test_cgroup_limits),
+		cmocka_unit_test(test_cgroup_of_a_dead_maker),
 		cmocka_unit_test(test_cgroup_small_list),
 	};
 

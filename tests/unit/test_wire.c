@@ -77,6 +77,34 @@ static int try_window_size(const uint8_t *bytes, size_t size)
 	return wire_window_size_decode(bytes, size, &rows, &columns);
 }
 
+static int try_time(const uint8_t *bytes, size_t size)
+{
+	uint64_t token;
+
+	return wire_time_decode(bytes, size, &token);
+}
+
+static int try_time_answer(const uint8_t *bytes, size_t size)
+{
+	uint64_t token, realtime_ns;
+
+	return wire_time_answer_decode(bytes, size, &token, &realtime_ns);
+}
+
+static int try_clock(const uint8_t *bytes, size_t size)
+{
+	int64_t step_ns;
+
+	return wire_clock_decode(bytes, size, &step_ns);
+}
+
+static int try_port(const uint8_t *bytes, size_t size)
+{
+	uint16_t port;
+
+	return wire_port_decode(bytes, size, &port);
+}
+
 static const char *argv_out[WIRE_ARGS_MAX + 1], *envp_out[WIRE_ARGS_MAX + 1];
 
 static int try_exec(const uint8_t *bytes, size_t size)
@@ -357,6 +385,67 @@ static void test_integers(void **state)
 	assert_exact_size(try_window_size, 4);
 }
 
+static void test_time(void **state)
+{
+	uint64_t token = 0, realtime_ns = 0;
+
+	(void)state;
+	assert_int_equal(wire_time_encode(0x0102030405060708, payload), 8);
+	assert_memory_equal(payload, "\x08\x07\x06\x05\x04\x03\x02\x01", 8);
+	assert_int_equal(wire_time_decode(payload, 8, &token), 0);
+	assert_true(token == 0x0102030405060708);
+	assert_exact_size(try_time, 8);
+	assert_int_equal(wire_time_answer_encode(UINT64_MAX, 2, payload), 16);
+	assert_memory_equal(payload,
+			    "\xff\xff\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x00\x00\x00", 16);
+	assert_int_equal(wire_time_answer_decode(payload, 16, &token, &realtime_ns), 0);
+	assert_true(token == UINT64_MAX);
+	assert_true(realtime_ns == 2);
+	assert_exact_size(try_time_answer, 16);
+	/* A question is no answer; what it was to be written to stays. */
+	token = 5;
+	assert_int_equal(wire_time_answer_decode(payload, 8, &token, &realtime_ns), -EBADMSG);
+	assert_int_equal(wire_time_decode(payload, 16, &token), -EBADMSG);
+	assert_true(token == 5 && realtime_ns == 2);
+}
+
+static void test_clock(void **state)
+{
+	static const int64_t steps[] = {0, 1, -1, INT64_MAX, INT64_MIN, -1500000000};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
+		int64_t back = 99;
+
+		assert_int_equal(wire_clock_encode(steps[i], payload), 8);
+		assert_int_equal(wire_clock_decode(payload, 8, &back), 0);
+		assert_true(back == steps[i]);
+		assert_int_equal(wire_clock_decode(payload, 7, &back), -EBADMSG);
+		assert_true(back == steps[i]);
+	}
+	wire_clock_encode(-2, payload);
+	assert_memory_equal(payload, "\xfe\xff\xff\xff\xff\xff\xff\xff", 8);
+	assert_exact_size(try_clock, 8);
+}
+
+static void test_port(void **state)
+{
+	uint16_t port = 99;
+
+	(void)state;
+	assert_int_equal(wire_port_encode(0x1f90, payload), 2);
+	assert_memory_equal(payload, "\x90\x1f", 2);
+	assert_int_equal(wire_port_decode(payload, 2, &port), 0);
+	assert_int_equal(port, 8080);
+	assert_exact_size(try_port, 2);
+	wire_port_encode(65535, payload);
+	assert_int_equal(wire_port_decode(payload, 2, &port), 0);
+	assert_int_equal(port, 65535);
+	wire_port_encode(0, payload);
+	assert_int_equal(wire_port_decode(payload, 2, &port), -EBADMSG);
+	assert_int_equal(port, 65535);
+}
+
 static struct wire_exec sample_exec(uint32_t argc, uint32_t envc)
 {
 	return (struct wire_exec){
@@ -420,7 +509,10 @@ static void test_exec_refused(void **state)
 	size = wire_exec_encode(&exec, argv, NULL, payload);
 	assert_int_equal(try_exec(payload, (size_t)size), -EBADMSG);
 	exec = sample_exec(1, 0);
-	exec.flags = 4;
+	exec.flags = WIRE_EXEC_SELF;
+	size = wire_exec_encode(&exec, argv, NULL, payload);
+	assert_int_equal(try_exec(payload, (size_t)size), 0);
+	exec.flags = 8;
 	size = wire_exec_encode(&exec, argv, NULL, payload);
 	assert_int_equal(try_exec(payload, (size_t)size), -EBADMSG);
 	exec = sample_exec(0, 0);
@@ -696,23 +788,16 @@ static void test_header(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_bytes),
-		cmocka_unit_test(test_reader_fails_for_good),
-		cmocka_unit_test(test_strings),
-		cmocka_unit_test(test_hello),
-		cmocka_unit_test(test_setup),
-		cmocka_unit_test(test_ready),
-		cmocka_unit_test(test_error),
-		cmocka_unit_test(test_exit),
-		cmocka_unit_test(test_integers),
-		cmocka_unit_test(test_exec),
-		cmocka_unit_test(test_exec_refused),
-		cmocka_unit_test(test_exec_limits),
-		cmocka_unit_test(test_encode_too_large),
-		cmocka_unit_test(test_header),
-		cmocka_unit_test(test_frame_pieces),
-		cmocka_unit_test(test_frame_waits),
-		cmocka_unit_test(test_frame_broken),
+		cmocka_unit_test(test_bytes),	    cmocka_unit_test(test_reader_fails_for_good),
+		cmocka_unit_test(test_strings),	    cmocka_unit_test(test_hello),
+		cmocka_unit_test(test_setup),	    cmocka_unit_test(test_ready),
+		cmocka_unit_test(test_error),	    cmocka_unit_test(test_exit),
+		cmocka_unit_test(test_integers),    cmocka_unit_test(test_time),
+		cmocka_unit_test(test_clock),	    cmocka_unit_test(test_port),
+		cmocka_unit_test(test_exec),	    cmocka_unit_test(test_exec_refused),
+		cmocka_unit_test(test_exec_limits), cmocka_unit_test(test_encode_too_large),
+		cmocka_unit_test(test_header),	    cmocka_unit_test(test_frame_pieces),
+		cmocka_unit_test(test_frame_waits), cmocka_unit_test(test_frame_broken),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@ A test gets a Box: a BOX_HOME and ways to run box in it. Which home it gets is i
     empty    an empty home
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -26,6 +27,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import threading
 import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -114,6 +116,32 @@ def wait_until(what, function, timeout=10.0):
         if time.monotonic() > end:
             raise Failed(f"waited {timeout} s in vain: {what}")
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def meanwhile(function, pause):
+    """Calls function over and over, with a pause of so many seconds."""
+    over = threading.Event()
+
+    def work():
+        while not over.wait(pause):
+            function()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def add_peaks(peaks):
+    """Notes the most memory, in bytes, that each of box's programs has had, by the program's name."""
+    for each in descendants(os.getpid()):
+        if each.name == "box" or each.name.startswith("box-"):
+            # It may just be ending.
+            with contextlib.suppress(OSError):
+                peaks[each.name] = max(peaks.get(each.name, 0), each.status("VmHWM") or 0)
 
 
 class Result:
@@ -344,6 +372,25 @@ def descendants(pid):
     return [each for each in found if each.state not in "ZX"]
 
 
+def cgroups_of(pids):
+    """The control groups that box made for machines of these keepers or monitors."""
+    pattern = re.compile(r"box-(\d+)-[0-9a-f]+$")
+    return [os.path.join(folder, name) for folder, folders, _ in os.walk("/sys/fs/cgroup")
+            for name in folders
+            if pattern.match(name) and int(pattern.match(name).group(1)) in pids]
+
+
+@contextlib.contextmanager
+def open_pipe():
+    """A pipe for standard input that nobody writes to and that does not end."""
+    read_end, write_end = os.pipe()
+    try:
+        yield read_end
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
 def adopt_orphans():
     """Makes this process the parent of every orphan below it."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -411,6 +458,35 @@ class Box:
     def start_sh(self, script, *options, name="tiny", **rest):
         return self.start("run", *options, name, "--", "sh", "-c", script, **rest)
 
+    @contextlib.contextmanager
+    def up(self, *options, name="tiny", **rest):
+        """A machine that is up for the length of a with block, and gone after it in any case."""
+        result = self.run("up", *options, name, **rest).ok()
+        try:
+            yield result
+        except BaseException:
+            # What the test has found is told, not that the machine did not end well either.
+            with contextlib.suppress(Failed):
+                self.run("down", name, timeout=40)
+            raise
+        self.run("down", name, timeout=60).ok()
+
+    def exec(self, script, *options, name="tiny", **rest):
+        """box exec OPTIONS NAME -- sh -c SCRIPT"""
+        return self.run("exec", *options, name, "--", "sh", "-c", script, **rest)
+
+    def start_exec(self, script, *options, name="tiny", **rest):
+        return self.start("exec", *options, name, "--", "sh", "-c", script, **rest)
+
+    def ps(self, name="tiny"):
+        """What runs in the machine that is up, as `box ps --json` has it."""
+        return self.run("ps", "--json", name, timeout=20).ok().json()
+
+    def row(self, name="tiny"):
+        """The sandbox as `box ls --json` has it."""
+        return next(each for each in self.run("ls", "--json", timeout=20).ok().json()
+                    if each["name"] == name)
+
     def path(self, *parts):
         return os.path.join(self.home, *parts)
 
@@ -464,18 +540,23 @@ class Box:
         with open("/proc/self/mountinfo", encoding="utf-8") as file:
             found += [f"mount {line.split()[4]}" for line in file if self.home in line]
         found += [f"temporary file {name}" for name in os.listdir(self.temporary)]
-        inodes = {}
+        files = {}
         for folder, _, names in os.walk(self.home):
             for name in names:
-                try:
-                    inodes[os.stat(os.path.join(folder, name)).st_ino] = os.path.join(folder, name)
-                except OSError:
-                    pass
+                with contextlib.suppress(OSError):
+                    status = os.stat(os.path.join(folder, name))
+                    files.setdefault(status.st_ino, (status.st_dev, os.path.join(folder, name)))
         with open("/proc/locks", encoding="utf-8") as file:
             for line in file:
-                match = re.search(r" [0-9a-f]+:[0-9a-f]+:(\d+) ", line)
-                if match and int(match.group(1)) in inodes:
-                    found.append(f"lock {inodes[int(match.group(1))]}")
+                match = re.search(r" ([0-9a-f]+):([0-9a-f]+):(\d+) ", line)
+                if not match or int(match.group(3)) not in files:
+                    continue
+                device, path = files[int(match.group(3))]
+                # Some file systems tell another device of theirs here, and all of those have major
+                # number 0. Other file systems on this host have files of the same numbers.
+                if int(match.group(1), 16) == 0 or \
+                        device == os.makedev(int(match.group(1), 16), int(match.group(2), 16)):
+                    found.append(f"lock {path}")
         return found
 
     def clean(self, timeout=5.0):
@@ -495,7 +576,7 @@ def reap():
     """Collects orphans that have ended, but none that a test itself waits for."""
     for each in processes().values():
         if each.parent == os.getpid() and each.state == "Z" and \
-                each.name.startswith(("box-keeper", "qemu-system")):
+                each.name.startswith(("box-keeper", "box-refill", "qemu-system")):
             try:
                 os.waitpid(each.pid, os.WNOHANG)
             except ChildProcessError:

@@ -1,6 +1,8 @@
 """`box build`: images, what goes into them, and what a failed build leaves."""
 
+import glob
 import io
+import json
 import os
 import re
 import shutil
@@ -66,6 +68,8 @@ blueprint:
     equal(found[5], "two  words|$HOME 'quoted' \"too\"", "env")
     equal(found[6], "640 dev dev", "write_files")
     equal(found[7], "1234", "users")
+    equal(box.sh("echo mine > /data/kept && cat /data/kept", name="full").ok().text, "mine\n",
+          "/data is for whoever commands run as")
     greeting = box.run("run", "-u", "root", "full", "--", "cat", "/etc/greeting").ok()
     equal(greeting.text, "hello\n$world\n", "content")
 
@@ -377,8 +381,8 @@ def the_image_is_a_sound_file_system(box):
 
 @test()
 def the_proof_of_the_kernel_is_kept(box):
-    import json
-    with open(box.path("sandboxes/tiny/snapshot/proof.json"), encoding="utf-8") as file:
+    path, = glob.glob(box.path("sandboxes/tiny/snapshot/proof-*.json"))
+    with open(path, encoding="utf-8") as file:
         proof = json.load(file)
     text = json.dumps(proof)
     check(os.uname().release in text, f"not this host's kernel: {proof}")

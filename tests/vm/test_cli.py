@@ -1,5 +1,6 @@
 """The commands around a machine."""
 
+import glob
 import json
 import os
 import re
@@ -9,7 +10,8 @@ import time
 
 from lib import PREFIX, TINY, Box, Failed, check, contains, copy_home, equal, test
 
-COMMANDS = ("new", "edit", "build", "run", "ls", "verify", "env", "destroy", "doctor", "help")
+COMMANDS = ("new", "edit", "build", "ls", "run", "up", "down", "exec", "shell", "ps", "kill", "cp",
+            "forward", "inspect", "verify", "env", "logs", "doctor", "destroy", "help")
 
 
 @test(home="empty")
@@ -168,26 +170,80 @@ def verify_notices_a_changed_byte(box):
     # A plain build would find its keys unchanged.
     contains(result.text, "box build --no-cache tiny")
 
+
+
+def proof_file(box):
+    found, = glob.glob(box.path("sandboxes/tiny/snapshot/proof-*.json"))
+    return found
+
+
+@test(home="copy", timeout=300)
+def what_was_not_proved_does_not_start(box):
+    """A byte more, at the end where it changes nothing but what is proved."""
     kernel = box.temporary + "/vmlinuz"
     shutil.copy(os.path.join(PREFIX, "lib/box/kernel/vmlinuz"), kernel)
+    # The same bytes in another file: the snapshot is not used, and that is all.
+    contains(box.sh("true", env={"BOX_KERNEL": kernel}).ok().err, "booted tiny instead")
     with open(kernel, "ab") as file:
         file.write(b"x")
-    result = box.run("verify", "tiny", env={"BOX_KERNEL": kernel}).exits(1)
-    contains(result.text, "the kernel's file has changed")
+    env = {"BOX_KERNEL": kernel}
+    for command in (("run", "tiny", "--", "true"), ("up", "tiny"),
+                    ("data", "export", "tiny", box.temporary + "/out")):
+        box.run(*command, env=env).fails("the kernel's file has changed", "box verify tiny")
+    # The snapshot's own parts are still there.
+    box.sh("true").ok()
+    said = box.run("verify", "tiny", env=env).ok().text
+    contains(said, "changed since the last proof: the kernel's file")
+    box.sh("true", env=env).ok()
+    # What was proved before is what a snapshot stands on; without it there is the new proof only.
+    box.run("run", "tiny", "--cold", "--", "true").fails("the kernel's file has changed")
+    box.run("verify", "tiny").ok()
+    box.run("run", "tiny", "--cold", "--", "true").ok()
     os.unlink(kernel)
 
 
 @test(home="copy", timeout=200)
+def each_part_is_in_the_proof(box):
+    path = proof_file(box)
+    with open(path, encoding="utf-8") as file:
+        proof = json.load(file)
+    for key, said in (("monitor_digest", "the machine monitor or its firmware"),
+                      ("kernel_digest", "the kernel's file"),
+                      ("initramfs_digest", "the initramfs"), ("guest_digest", "box-guest")):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**proof, key: "0" * 64}, file)
+        box.run("run", "tiny", "--cold", "--", "true").fails(said + " has changed")
+    initramfs, = glob.glob(box.path("cache/initramfs*"))
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(proof, file)
+    with open(initramfs, "ab") as file:
+        file.write(b"\0")
+    box.run("run", "tiny", "--cold", "--", "true").fails("the initramfs has changed")
+
+
+@test(home="copy", timeout=200)
+def a_proof_of_one_accelerator_is_none_of_the_other(box):
+    path = proof_file(box)
+    there = {"proof-tcg.json": "proof-kvm.json", "proof-kvm.json": "proof-tcg.json"}
+    folder, name = os.path.split(path)
+    os.rename(path, os.path.join(folder, there[name]))
+    box.run("run", "tiny", "--cold", "--", "true").fails("was not proved")
+    contains(box.run("verify", "tiny").ok().text, "the first proof with this accelerator")
+    box.run("run", "tiny", "--cold", "--", "true").ok()
+
+
+@test(home="copy", timeout=200)
 def verify_notices_another_kernel(box):
-    path = box.path("sandboxes/tiny/snapshot/proof.json")
+    path = proof_file(box)
     inside = box.sh("uname -r").ok().text.strip()
     with open(path, encoding="utf-8") as file:
         text = file.read()
     check(inside in text, text)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.replace(inside, "9.9.9-other"))
-    result = box.run("verify", "tiny").exits(1)
-    contains(result.text + result.error, "9.9.9-other")
+    contains(box.run("verify", "tiny").ok().text, "its kernel was then: 9.9.9-other")
+    with open(path, encoding="utf-8") as file:
+        equal(json.load(file)["guest_release"], inside)
 
 
 @test()
@@ -289,7 +345,7 @@ def help_for_every_command(box):
 
 @test()
 def commands_that_are_still_to_come(box):
-    for command in ("up", "exec", "fork", "snapshot", "serve"):
+    for command in ("serve", "mcp"):
         result = box.run(command, "tiny").exits(125)
         contains(result.err, re.compile("not available yet", re.I), command)
 

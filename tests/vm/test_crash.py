@@ -65,6 +65,29 @@ def a_monitor_that_hangs_is_ended(box):
 
 
 @test()
+def a_keeper_that_is_stopped_is_not_waited_for(box):
+    with box.up("--data", "none"):
+        kept = box.keeper().pid
+        running = start(box)
+        ours = next(each.pid for each in descendants(running.pid) if each.name == "box-keeper")
+        waiting = box.start_exec("sleep 1000")
+        wait_until("the command", lambda: box.ps(), 20)
+        os.kill(ours, signal.SIGSTOP)
+        os.kill(kept, signal.SIGSTOP)
+        try:
+            down = box.start("down", "tiny")
+            running.wait(60).fails(f"stopped its keeper, process {ours}", "its machine was ended")
+            waiting.wait(60).fails(f"stopped its keeper, process {kept}", f"kill -CONT {kept}")
+            down.wait(60).fails("does not answer", "kill -CONT")
+        finally:
+            os.kill(kept, signal.SIGCONT)
+        # It goes on as if nothing had been, but for the command whose client is gone.
+        box.exec("true").ok()
+        wait_until("the end of the command", lambda: not box.ps(), 60)
+    box.clean(5)
+
+
+@test()
 def a_timeout_beats_a_monitor_that_hangs(box):
     running = start(box, FOREVER, "--timeout", "3")
     os.kill(box.monitor().pid, signal.SIGSTOP)

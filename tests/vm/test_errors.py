@@ -60,11 +60,8 @@ def what_is_not_available_yet(box):
     with open(box.path("sandboxes/tiny/Boxfile"), encoding="utf-8") as file:
         before = file.read()
     cases = [
-        ("network: bridge\n", "network"),
-        ("network:\n  allow: [example.org]\n", "network"),
         ("secrets:\n  - name: X\n", "secrets"),
         ("mounts:\n  - {host: /srv, guest: /mnt, mode: ro}\n", "mounts"),
-        ("warm: 2\n", "warm"),
     ]
     try:
         for text, key in cases:

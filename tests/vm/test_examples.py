@@ -2,7 +2,8 @@
 
 import os
 
-from lib import TOP, check, equal, mirror_reason, skip, test
+from lib import TOP, check, contains, equal, mirror_reason, skip, test
+from test_net import PUBLIC, Net
 
 # name: (whether it needs a Debian mirror, shell script, its output)
 EXAMPLES = {
@@ -12,6 +13,8 @@ EXAMPLES = {
     "git": (True, "cd /data && git init -q r && cd r && git config user.email a@example.org && "
             "git config user.name a && echo x > f && git add f && git commit -qm one && "
             "git log --format=%s && rm -rf /data/r", "one\n"),
+    "network": (False, "wget -q -O - http://example.org/; wget -q -O - http://example.com/ || echo no",
+                f"hello from {PUBLIC}\nno\n"),
 }
 
 
@@ -45,6 +48,14 @@ def node(box):
 @test(home="empty", timeout=900, long=True)
 def git(box):
     run_example(box, "git")
+
+
+@test(home="empty", timeout=300)
+def network(box):
+    Net(box)
+    run_example(box, "network")
+    contains(box.run("net", "network", "--learn").ok().text,
+             'network:\n  allow:\n    - "example.org:80"\n')
 
 
 @test(home="empty")

@@ -12,6 +12,7 @@ is left out. tests/lint holds README.md to these marks.
 import os
 import re
 import subprocess
+import tempfile
 
 from lib import PREFIX, TOP, Failed, check, contains, mirror_reason, skip, test
 
@@ -51,13 +52,15 @@ def its_commands_work(box):
     if reason and any("--from" in each[1] for each in run):
         skip(reason)
     environment = box.environ({"PATH": f"{PREFIX}/bin:{os.environ['PATH']}"})
-    for line, script, expected, _ in run:
-        result = subprocess.run(["bash", "-euo", "pipefail", "-c", script], env=environment, cwd=TOP,
-                                stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                timeout=900)
-        if result.returncode:
-            raise Failed(f"README.md:{line}: exit code {result.returncode}\n{script}\n"
-                         f"{result.stdout}\n{result.stderr}")
-        if expected is not None:
-            contains(result.stdout, output_pattern(expected), f"README.md:{line}:")
+    # An empty folder, as a new user may be in any; what they make there goes with it.
+    with tempfile.TemporaryDirectory() as folder:
+        for line, script, expected, _ in run:
+            result = subprocess.run(["bash", "-euo", "pipefail", "-c", script], env=environment,
+                                    cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                                    text=True, timeout=900)
+            if result.returncode:
+                raise Failed(f"README.md:{line}: exit code {result.returncode}\n{script}\n"
+                             f"{result.stdout}\n{result.stderr}")
+            if expected is not None:
+                contains(result.stdout, output_pattern(expected), f"README.md:{line}:")
     box.clean()

@@ -27,7 +27,6 @@
 
 struct hook_data {
 	struct guest_report *report;
-	int setup_error;
 };
 
 static int hook_setup(void *data, const struct wire_setup *setup, struct wire_ready *ret_ready,
@@ -37,8 +36,9 @@ static int hook_setup(void *data, const struct wire_setup *setup, struct wire_re
 
 	(void)setup;
 	hooks->report->setups++;
-	if (hooks->setup_error < 0) {
-		return err_set(err, hooks->setup_error, "test", "the setup hook was told to fail");
+	if (hooks->report->setup_error < 0) {
+		return err_set(err, hooks->report->setup_error, "test",
+			       "the setup hook was told to fail");
 	}
 	*ret_ready =
 		(struct wire_ready){.release = "test", .version = "#1", .boot_id = "the-boot-id"};
@@ -79,20 +79,66 @@ static int hook_freeze(void *data, struct err *err)
 	return 0;
 }
 
-static void hook_shutdown(void *data, bool root_too)
+static int hook_attach(void *data, struct err *err)
+{
+	struct guest_report *report = ((struct hook_data *)data)->report;
+
+	report->attaches++;
+	return report->attach_error < 0 ? err_set(err, report->attach_error, "test",
+						  "the attach hook was told to fail")
+					: 0;
+}
+
+static int hook_detach(void *data, struct err *err)
+{
+	struct guest_report *report = ((struct hook_data *)data)->report;
+
+	report->detaches++;
+	end_children();
+	return report->detach_error < 0 ? err_set(err, report->detach_error, "test",
+						  "the detach hook was told to fail")
+					: 0;
+}
+
+static int hook_pause(void *data)
+{
+	struct guest_report *report = ((struct hook_data *)data)->report;
+
+	report->pauses++;
+	return report->pause_error;
+}
+
+static void hook_resume(void *data)
+{
+	((struct hook_data *)data)->report->resumes++;
+}
+
+static void hook_step_clock(void *data, int64_t step_ns)
+{
+	((struct hook_data *)data)->report->stepped_ns += step_ns;
+}
+
+static int hook_shutdown(void *data, bool root_too, struct err *err)
 {
 	struct hook_data *hooks = data;
+	int rc = hooks->report->shutdown_error;
 
 	hooks->report->shutdowns++;
 	hooks->report->root_too = root_too;
 	end_children();
+	return rc < 0 ? err_set(err, rc, "data", "not all was written") : 0;
 }
 
-static _Noreturn void run_guest(int fd, struct guest_report *report, int setup_error)
+static _Noreturn void run_guest(int fd, struct guest_report *report)
 {
-	struct hook_data data = {.report = report, .setup_error = setup_error};
+	struct hook_data data = {.report = report};
 	const struct session_hooks hooks = {.setup = hook_setup,
 					    .freeze = hook_freeze,
+					    .attach = hook_attach,
+					    .detach = hook_detach,
+					    .pause = hook_pause,
+					    .resume = hook_resume,
+					    .step_clock = hook_step_clock,
 					    .shutdown = hook_shutdown,
 					    .data = &data};
 	const struct session_config config = {
@@ -101,6 +147,7 @@ static _Noreturn void run_guest(int fd, struct guest_report *report, int setup_e
 		.passwd_path = "/etc/passwd",
 		.group_path = "/etc/group",
 		.absence_ms = 0,
+		.pause_max_ms = HOST_PAUSE_MAX_MS,
 		.hooks = &hooks,
 	};
 	struct session *session = NULL;
@@ -134,6 +181,7 @@ struct host *host_new(int setup_error)
 			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(host->report != MAP_FAILED);
 	host->report->rc = 1;
+	host->report->setup_error = setup_error;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
 	fflush(NULL);
 	host->guest = fork();
@@ -147,7 +195,7 @@ struct host *host_new(int setup_error)
 			syscall(SYS_rt_sigaction, number, action, NULL, sizeof(action[3]));
 		}
 		close(fds[0]);
-		run_guest(fds[1], host->report, setup_error);
+		run_guest(fds[1], host->report);
 	}
 	close(fds[1]);
 	host->fd = fds[0];
@@ -311,6 +359,7 @@ static void book(struct host *host, const struct wire_frame *frame)
 		assert_true(frame->channel == 1 || frame->channel == 2);
 		assert_false(result->eof[frame->channel]);
 		assert_true(frame->length > 0);
+		result->frames++;
 		keep(result, frame->channel, frame->payload, frame->length);
 		if (host->generous) {
 			host_send_u32(host, WIRE_CREDIT, frame->channel, frame->stream,
@@ -403,4 +452,41 @@ void host_await_port(struct host *host, uint8_t type)
 		}
 		host->frame.type = (uint8_t)got;
 	} while (host->frame.type != type);
+}
+
+void host_await_started(struct host *host, uint32_t stream)
+{
+	while (host->results[stream].started == 0) {
+		assert_true(host_next(host, 20000) > 0);
+	}
+}
+
+int host_set_up(void **state)
+{
+	*state = host_new(0);
+	host_start(*state);
+	return 0;
+}
+
+int host_tear_down(void **state)
+{
+	host_free(*state);
+	return 0;
+}
+
+void host_assert_exit(const struct result *result, uint32_t kind, uint32_t value)
+{
+	assert_int_equal(result->exit.kind, kind);
+	assert_int_equal(result->exit.value, value);
+}
+
+bool host_is_gone(uint32_t pid)
+{
+	for (int i = 0; i < 200; i++) {
+		if (kill((pid_t)pid, 0) < 0 && errno == ESRCH) {
+			return true;
+		}
+		usleep(10000);
+	}
+	return false;
 }

@@ -14,12 +14,26 @@
 #include "wire/frame.h"
 
 #define HOST_STREAMS_MAX 1024
+/* How long the session keeps still without a word; no test needs longer, under a sanitizer too. */
+#define HOST_PAUSE_MAX_MS 3000
 
 /* Written by the session's process, read by the test. */
 struct guest_report {
 	int setups;
 	int freezes;
+	int attaches;
+	int detaches;
+	int pauses;
+	int resumes;
 	int shutdowns;
+	/* All steps of the clock together. */
+	int64_t stepped_ns;
+	/* Written by the test: what the hooks are to return. */
+	int attach_error;
+	int detach_error;
+	int pause_error;
+	int setup_error;
+	int shutdown_error;
 	bool root_too;
 	/* What session_run returned. */
 	int rc;
@@ -37,6 +51,8 @@ struct result {
 	struct wire_exit exit;
 	uint32_t pid;
 	uint32_t granted;
+	/* DATA frames. */
+	unsigned frames;
 	char log[1025];
 };
 
@@ -95,3 +111,14 @@ struct result *host_await(struct host *host, uint32_t stream);
 bool host_ended(const struct host *host, uint32_t stream);
 /* Takes frames until one of the type comes for the port itself. */
 void host_await_port(struct host *host, uint8_t type);
+/* Takes frames until the stream's command or connection has begun. */
+void host_await_started(struct host *host, uint32_t stream);
+
+/* A session that runs, for cmocka, and its end. */
+int host_set_up(void **state);
+int host_tear_down(void **state);
+
+void host_assert_exit(const struct result *result, uint32_t kind, uint32_t value);
+
+/* Whether a process is gone, or is a zombie of somebody else, within two seconds. */
+bool host_is_gone(uint32_t pid);

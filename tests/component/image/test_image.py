@@ -211,6 +211,8 @@ def empty_image(scratch):
         assert feature in header["Filesystem features"].split(), feature
     names = re.findall(r"(\S+)$", image.debugfs("ls -l /").decode(), re.M)
     equal(names, [".", "..", "lost+found"])
+    # Whoever commands run as inside can keep something there.
+    assert "Mode:  01777" in image.stat("/"), image.stat("/")
 
 
 @test

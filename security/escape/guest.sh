@@ -1,0 +1,71 @@
+# Runs as root inside the machine that is tried. Each part begins with a line `@NAME`; what follows is
+# judged outside. A part that finds what was planted on purpose shows that it can see at all.
+#
+# From the environment: CONTROL a word that is here on purpose, MARK the name of a file of the host,
+# PATHS directories of the host, TARGETS and PORTS what to connect to.
+
+part() {
+	echo "@$1"
+}
+
+part kernel
+cat /proc/sys/kernel/random/boot_id
+cat /proc/1/comm
+
+part words
+for process in /proc/[0-9]*; do
+	tr '\0' '\n' <"$process/environ"
+	tr '\0' ' ' <"$process/cmdline"
+done 2>/dev/null
+cat /proc/cmdline
+dmesg
+
+part files
+touch "/tmp/$CONTROL"
+find / -xdev \( -name "$MARK" -o -name "$CONTROL" \) 2>/dev/null
+find /data -name "$MARK"
+for path in $PATHS; do
+	if [ -e "$path" ]; then
+		echo "$path"
+	fi
+done
+
+part devices
+find /dev -type b -o -type c
+
+part ports
+cat /sys/class/virtio-ports/*/name
+
+part pci
+for device in /sys/bus/pci/devices/*; do
+	echo "$(cat "$device/vendor") $(cat "$device/device")"
+done
+
+part interfaces
+ls /sys/class/net
+
+part mounts
+cut -d ' ' -f 1-3 /proc/mounts
+
+part reach
+for target in $TARGETS; do
+	for port in $PORTS; do
+		(
+			nc -w 3 "$target" "$port" </dev/null >/dev/null 2>&1
+			echo "$target $port $?"
+		) &
+	done
+done
+wait
+
+part data
+echo "$CONTROL" >/data/control
+sync
+device=$(awk '$2 == "/data" { print $1 }' /proc/mounts)
+cat "/sys/class/block/${device##*/}/size"
+dd if=/dev/zero of=/data/fill bs=1M 2>&1
+wc -c </data/fill
+rm /data/fill
+sync
+
+part end
