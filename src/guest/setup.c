@@ -87,8 +87,11 @@ void machine_step_clock(void *data, int64_t step_ns)
 {
 	int64_t seconds = step_ns / 1000000000;
 	int64_t nanoseconds = step_ns % 1000000000;
-	/* The kernel adds in one step, so that no time is lost between reading and setting. */
-	struct timex step = {.modes = ADJ_SETOFFSET | ADJ_NANO};
+	/*
+	 * The kernel adds in one step, so that no time is lost between reading and setting.
+	 * In microseconds: ADJ_NANO would stay set for all programs that read the clock with adjtimex(2).
+	 */
+	struct timex step = {.modes = ADJ_SETOFFSET};
 
 	(void)data;
 	/* It wants the fraction to be positive. */
@@ -97,7 +100,7 @@ void machine_step_clock(void *data, int64_t step_ns)
 		seconds--;
 	}
 	step.time.tv_sec = seconds;
-	step.time.tv_usec = nanoseconds;
+	step.time.tv_usec = nanoseconds / 1000;
 	if (clock_adjtime(CLOCK_REALTIME, &step) < 0) {
 		machine_say("the clock cannot be stepped");
 	}
