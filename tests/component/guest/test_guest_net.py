@@ -27,6 +27,9 @@ from net_host import (  # noqa: E402  (the folder must be known first)
     CREDIT, SERVER, SRV, SVCB, TESTS, TXT, UP_WINDOW, V4, V6, VERSION, WINDOW, answers, attempt,
     booted, connected, dns, echo, equal, exactly, example, frame, new_network, question, test)
 
+# What takes less has not waited for a SYN to be repeated, which is after a second.
+AT_ONCE = 0.95
+
 
 @test
 def test_names():
@@ -153,7 +156,7 @@ def test_errors_of_connect():
                              (5, errno.ECONNREFUSED)):
             code, took, _ = attempt(address, port, family)
             equal(code, wanted, f"{address} {port}")
-            assert took < 0.5, took
+            assert took < AT_ONCE, took
     # An address of the pool that no name has.
     count = len(life.host.streams)
     code, took, _ = attempt("198.18.9.9", 443)
@@ -168,7 +171,7 @@ def test_held_until_the_host_has_connected():
     life.host.delay = 0.3
     code, took, sock = attempt("93.184.216.34", 443)
     equal(code, 0)
-    assert 0.3 <= took < 0.6, took
+    assert 0.3 <= took < AT_ONCE, took
     sock.close()
     life.host.delay = 2.5
     code, took, sock = attempt("2606:2800::1", 443, V6)
@@ -480,7 +483,7 @@ def test_an_agent_that_is_killed():
     for address, family in (("93.184.216.34", V4), ("2606:2800::1", V6)):
         code, took, _ = attempt(address, 443, family)
         equal(code, errno.ECONNREFUSED)
-        assert took < 0.5
+        assert took < AT_ONCE
     try:
         dns("example.com")
         raise AssertionError("an answer")
@@ -548,7 +551,7 @@ def test_a_program_that_is_unloaded():
     equal(life.say("detach"), "detached")
     code, took, _ = attempt("93.184.216.34", 443)
     equal(code, errno.ECONNREFUSED)
-    assert took < 0.5
+    assert took < AT_ONCE
     sock.sendall(b"what there is goes on")
     life.host.wait(lambda: len(life.host.stream().data) == 21, "the connection is broken")
 
