@@ -89,7 +89,8 @@ void machine_step_clock(void *data, int64_t step_ns)
 	int64_t nanoseconds = step_ns % 1000000000;
 	/*
 	 * The kernel adds in one step, so that no time is lost between reading and setting.
-	 * In microseconds: ADJ_NANO would stay set for all programs that read the clock with adjtimex(2).
+	 * In microseconds: ADJ_NANO would stay set for all programs that read the clock with
+	 * adjtimex(2).
 	 */
 	struct timex step = {.modes = ADJ_SETOFFSET};
 
