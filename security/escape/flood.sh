@@ -1,5 +1,7 @@
-# Runs as root inside a machine that is about to be ended: uses up processes and memory, and writes to
-# the kernel's log, the console and its output without end. The first 8 MiB of output come in any case.
+# Runs as root inside a machine that is about to be ended: kills all that runs beside it, uses up
+# processes and memory, and writes to the kernel's log, the console and its output without end. The
+# first 8 MiB of output come in any case.
+kill -9 -1
 line="flood flood flood flood flood flood flood flood"
 yes "$line" | head -c 8388608
 yes "$line" &
