@@ -1,16 +1,11 @@
 # Runs as root inside the machine that is tried. Each part begins with a line `@NAME`; what follows is
 # judged outside. A part that finds what was planted on purpose shows that it can see at all.
 #
-# From the environment: CONTROL a word that is here on purpose, MARK the name of a file of the host,
-# PATHS directories of the host, TARGETS and PORTS what to connect to.
+# From the environment: CONTROL a word that is here on purpose, TARGETS and PORTS what to connect to.
 
 part() {
 	echo "@$1"
 }
-
-part kernel
-cat /proc/sys/kernel/random/boot_id
-cat /proc/1/comm
 
 part words
 for process in /proc/[0-9]*; do
@@ -19,16 +14,6 @@ for process in /proc/[0-9]*; do
 done 2>/dev/null
 cat /proc/cmdline
 dmesg
-
-part files
-touch "/tmp/$CONTROL"
-find / -xdev \( -name "$MARK" -o -name "$CONTROL" \) 2>/dev/null
-find /data -name "$MARK"
-for path in $PATHS; do
-	if [ -e "$path" ]; then
-		echo "$path"
-	fi
-done
 
 part devices
 find /dev -type b -o -type c
@@ -43,9 +28,6 @@ done
 
 part interfaces
 ls /sys/class/net
-
-part mounts
-cut -d ' ' -f 1-3 /proc/mounts
 
 part reach
 for target in $TARGETS; do

@@ -103,7 +103,7 @@ class Listener:
         self.server.close()
 
 
-def own_kernel(found, _):
+def own_kernel(found):
     """Another boot of a kernel, with our program as its first process."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         host = file.read().strip()
@@ -187,7 +187,4 @@ def data_size(found, suite):
         yield f"a write to a full /data was answered with {said}"
 
 
-CHECKS = {
-    "own-kernel": own_kernel, "secret-words": words, "host-files": host_files, "devices": devices,
-    "reach": reach, "data-size": data_size,
-}
+CHECKS = {"secret-words": words, "devices": devices, "reach": reach, "data-size": data_size}

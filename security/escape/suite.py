@@ -36,6 +36,8 @@ FLOOD_BYTES = 8 * MIB
 FLOOD_SECONDS = 4
 # What goes through the other machine meanwhile.
 BESIDE_BYTES = MIB
+# Before each script that does harm: where box would run it on the host, which kernel.sh is there to see.
+GUARD = 'read -r first </proc/1/comm; [ "$first" = box-guest ] || exit 1\n'
 
 
 def script(name):
@@ -147,8 +149,19 @@ class Suite:
         self.box.end()
 
 
+def look_at_the_kernel(suite):
+    """Whose kernel it is that the script runs on, and whose files it sees."""
+    found = inside.parts(suite.inside("first", script("kernel.sh"), [
+        f"CONTROL={suite.control}", f"MARK={suite.mark}",
+        f"PATHS={suite.folder} {suite.box.home} {HERE} {os.path.dirname(suite.box.program)}"]))
+    if "end" not in found:
+        raise Unusable(f"the script inside did not come to its end: {list(found)}")
+    return {"own-kernel": list(inside.own_kernel(found)),
+            "host-files": list(inside.host_files(found, suite))}
+
+
 def look_inside(suite):
-    """One script in `first` tries everything that stays inside a machine."""
+    """One script in `first` tries everything else that stays inside a machine."""
     suite.listener = inside.Listener()
     suite.start("second")
     suite.inside("second", f"echo {suite.other} > /tmp/other; sync")
@@ -164,10 +177,9 @@ def look_inside(suite):
                                        inside.names_of_the_host()))
     suite.ports = [str(suite.listener.port), str(suite.port)]
     before, suite.logged = suite.digests(), len(suite.net_log())
-    found = inside.parts(suite.inside("first", script("guest.sh"), [
-        f"CONTROL={suite.control}", f"MARK={suite.mark}", f"TARGETS={' '.join(suite.targets)}",
-        f"PORTS={' '.join(suite.ports)}",
-        f"PATHS={suite.folder} {suite.box.home} {HERE} {os.path.dirname(suite.box.program)}"]))
+    found = inside.parts(suite.inside("first", GUARD + script("guest.sh"), [
+        f"CONTROL={suite.control}", f"TARGETS={' '.join(suite.targets)}",
+        f"PORTS={' '.join(suite.ports)}"]))
     results = {name: list(function(found, suite)) for name, function in inside.CHECKS.items()}
     results["image"] = [f"{name} has changed" for name, digest in suite.digests().items()
                         if before.get(name) != digest]
@@ -203,7 +215,7 @@ def look_at_files(suite):
 
 def look_at_root(suite):
     """`second` has a root that may only be read, no network, and tries to get round the first."""
-    found = suite.inside("second", script("readonly.sh")).splitlines()
+    found = suite.inside("second", GUARD + script("readonly.sh")).splitlines()
     ports = suite.inside("second", "cat /sys/class/virtio-ports/*/name; ls /sys/class/net").split()
     return {
         "readonly-root": found[:-1] if found[-1:] == ["end"] else [f"the script said {found}"],
@@ -299,7 +311,7 @@ def look_at_a_flood(suite):
         beside.stdin.flush()
         if beside.stdout.readline() != b"ready\n":
             raise Unusable(f"`box exec second`: {beside.stderr.read().decode().strip()}")
-        flood = suite.box.start("exec", "first", "--", "sh", "-c", script("flood.sh"),
+        flood = suite.box.start("exec", "first", "--", "sh", "-c", GUARD + script("flood.sh"),
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         while got < FLOOD_BYTES:
             data = flood.stdout.read1()
@@ -381,6 +393,7 @@ def look_at_slots(suite):
 
 # Group, what it does, its checks in the order of the output.
 STEPS = [
+    ("kernel", look_at_the_kernel, ["own-kernel", "host-files"]),
     ("inside", look_inside, [*inside.CHECKS, "image"]),
     ("files", look_at_files, ["secret-files", "other-data"]),
     ("second", look_at_root, ["readonly-root", "no-network"]),
