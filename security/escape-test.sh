@@ -12,7 +12,9 @@
 #   --list             the checks, with the group of each
 #
 # It makes sandboxes in a BOX_HOME of its own, which it removes, and starts and ends machines there. It
-# runs as root or as a normal user, and needs bash and python3 on the host, nothing inside.
+# runs as root or as a normal user, and needs bash and python3 on the host, nothing inside. The checks of
+# names need a network with a resolver that is the suite's own: root makes it, with ip and mount; for a
+# normal user they are skipped where nobody has made it (security/escape/naming.py).
 set -euo pipefail
 
 if ! command -v python3 >/dev/null; then

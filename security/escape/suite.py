@@ -20,6 +20,7 @@ import tempfile
 import time
 
 import inside
+import naming
 import outside
 from host import TIMEOUT, Box, Unusable, adopt_orphans, data_of, descendants, wait_until
 
@@ -58,6 +59,7 @@ class Suite:
         self.name, self.ram, self.data_size = "first", RAM_MIB * MIB, DATA_MIB * MIB
         self.hardware = False
         self.listener = self.port = None
+        self.resolver = naming.given_resolver()
         # How long the log of the network was before.
         self.logged = 0
         self.targets, self.asked, self.ports = [], [], []
@@ -400,6 +402,7 @@ STEPS = [
     ("outside", look_outside, [*outside.CHECKS, "keeper", "report"]),
     ("two", look_at_two, ["random", "boot-id", "machine-id", "host-name"]),
     ("lists", look_at_a_list, ["list"]),
+    ("names", naming.look, [*naming.CHECKS]),
     ("flood", look_at_a_flood, ["flood-others", "flood-bounds", "flood-end"]),
     ("deaths", look_at_deaths, ["kill-monitor", "kill-box-net", "kill-keeper"]),
     ("ids-of-others", look_at_slots, ["slots"]),

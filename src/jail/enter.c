@@ -420,8 +420,9 @@ static int execute(struct entry *entry)
 {
 	static char *const none[] = {NULL};
 	/* box-net knows of a mutant by it alone. */
-	char *const *environment =
-		MUTANT("environment") || MUTANT("reserved") ? MUTANT_ENVIRONMENT : none;
+	bool tells = MUTANT("environment") || MUTANT("reserved") || MUTANT("later-looks") ||
+		     MUTANT("labels") || MUTANT("server-name");
+	char *const *environment = tells ? MUTANT_ENVIRONMENT : none;
 
 	syscall(SYS_execveat, ENTER_PROGRAM_FD, "", entry->jail->argv, environment, AT_EMPTY_PATH);
 	return -errno;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/mutant.h"
 
 static struct question *find(struct net *net, uint8_t state)
 {
@@ -97,7 +98,7 @@ static bool decide(const struct net *net, struct ipc_net_event *event)
 static void begin(struct net *net, struct question *question)
 {
 	question->event.id = ++net->last_id;
-	if (!decide(net, &question->event)) {
+	if (!decide(net, &question->event) && !MUTANT("labels")) {
 		answer(net, question, NET_DENIED);
 		return;
 	}

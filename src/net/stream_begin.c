@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/mutant.h"
 
 /* As many connections as a machine may have under this policy. */
 static uint64_t connections_max(const struct net *net)
@@ -111,7 +112,8 @@ static bool take_candidates(struct stream *stream, const struct lookup *lookup)
 			continue;
 		}
 		verdict = policy_decide_address(policy, address, event->port);
-		if (verdict.allowed) {
+		/* The first connection of a machine has number 1. */
+		if (verdict.allowed || (MUTANT("later-looks") && stream->number > 1)) {
 			stream->candidates[stream->candidate_count++] = *address;
 		} else if (!refused && stream->candidate_count == 0) {
 			refused = true;
@@ -233,7 +235,7 @@ void stream_look_for_name(struct stream *stream, const uint8_t *data, size_t siz
 		return;
 	}
 	stream->hello_done = true;
-	if (rc == 1 && strcmp(name, stream->event.host) != 0) {
+	if (rc == 1 && strcmp(name, stream->event.host) != 0 && !MUTANT("server-name")) {
 		stream->event.note = IPC_NET_NOTE_SNI;
 		memcpy(stream->event.sni, name, strlen(name) + 1);
 	}

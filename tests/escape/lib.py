@@ -1,28 +1,30 @@
 """What the tests of the escape suite share: calls of it, in a network of their own."""
 
 import contextlib
-import ctypes
 import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-CLONE_NEWNET = 0x40000000
+sys.path.insert(0, os.path.join(TOP, "security/escape"))
+
+import naming  # noqa: E402  (the folder must be known first)
+
 # Reserved addresses that lead to this host while it is tried, so that a box-net that would connect to
 # them is seen, and no packet leaves.
 ADDRESSES = ("169.254.169.254/32", "10.0.0.1/32", "172.17.0.1/32", "192.168.1.1/32", "fd00::1/128")
 
 
 def own_network():
-    """A network of this process and those that it starts from now on, without a way out."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNET)")
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    """A network of this process and those that it starts from now on, without a way out. Returns the
+    socket of its resolver."""
+    resolver = naming.make_network()
     for address in ADDRESSES:
         subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+    return resolver
 
 
 class Place:
@@ -45,19 +47,23 @@ class Place:
 
     def start(self, arguments, user=None, environment=None):
         """The suite, with these arguments, in a network of its own; its stdout has what it prints."""
-        own_network()
+        resolver = own_network()
         command = [os.path.join(self.folder, "security/escape-test.sh"), *arguments]
-        options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+        options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [],
+                   "pass_fds": [resolver.fileno()]} if user else {}
         home = user.pw_dir if user else self.folder
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("BOX_")}
         for key in ("BOX_ENGINE", "BOX_KERNEL", "BOX_MODULES"):
             if key in os.environ:
                 inherited[key] = os.environ[key]
-        return subprocess.Popen(command, env={**inherited, "HOME": home, "TMPDIR": home,
-                                              **(environment or {})},
-                                cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, errors="backslashreplace",
-                                **options)
+        if user:
+            # Root makes a network for names by itself.
+            inherited["ESCAPE_RESOLVER"] = str(resolver.fileno())
+        with resolver:
+            return subprocess.Popen(
+                command, env={**inherited, "HOME": home, "TMPDIR": home, **(environment or {})},
+                cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="backslashreplace", **options)
 
     @property
     def box(self):
