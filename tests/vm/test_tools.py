@@ -1,6 +1,6 @@
 """The network with the programs that people use, against servers of the test (outside.py).
 
-All of them run in one Debian machine, which is built and started once.
+Nearly all of them run in one Debian machine, which is built and started once.
 """
 
 import hashlib
@@ -8,9 +8,10 @@ import os
 import re
 import subprocess
 
+import test_net
 from lib import check, contains, equal, mirror_reason, skip, test, wait_until
 from outside import ADDRESS, FULL, NAMES, PATTERN, PIECE, TRAP, Outside
-from test_net import COUNT, lines
+from test_net import COUNT, NOBODY, PUBLIC, Net, lines
 
 FILES, GIT, PYPI, NPM, DEB, _ = NAMES
 PACKAGES = "ca-certificates, curl, git, hey, iproute2, nodejs, python3-pip, wget"
@@ -200,6 +201,34 @@ def musl_and_glibc(inside):
     inside.says("/tmp/resolve evil.tools.test", "no name")
     inside.run("getent ahosts evil.tools.test", code=2)
     inside.run("printf 'nameserver 198.18.0.1\\n' > /etc/resolv.conf")
+
+
+def build_rust(folder, *options):
+    path = os.path.join(folder, "connect")
+    subprocess.run(["rustc", "-O", *options, "-o", path, os.path.join(HERE, "connect.rs")],
+                   check=True)
+    return path
+
+
+def rust(inside, program, host, answer, closed):
+    """Rust's library goes through the addresses of a name until one connects. answer: with the host."""
+    inside.box.run("cp", program, f"{inside.name}:/tmp/connect").ok()
+    both = r"(?=.*fd62:6f78:6e65:74).*(198\.18\.[\d.]+).*\n"
+    wanted = re.compile(f"{both}{re.escape(answer.format(host))}\n"
+                        f"{both}Connection refused \\(os error 111\\)\n")
+    text = inside.run(f"/tmp/connect {host}:80 {host}:{closed}").text
+    found = wanted.fullmatch(text)
+    check(found, text)
+    # Nobody is at the first one.
+    equal(inside.run(f"""echo multi on > /etc/host.conf
+printf '127.0.0.1 two.test\\n{found[1]} two.test\\n' >> /etc/hosts
+/tmp/connect two.test:80""").text, f"127.0.0.1 {found[1]}\n{answer.format('two.test')}\n")
+    equal(inside.run("/tmp/connect evil.test:80").text,
+          2 * "failed to lookup address information: Name or service not known\n")
+
+
+def rust_in_debian(inside):
+    rust(inside, build_rust(inside.outside.folder), FILES, "hello to {}", 81)
 
 
 # ---- Many, and much ----
@@ -440,7 +469,8 @@ def programs_reach_what_is_listed_and_nothing_else(box):
     with box.up(name="tools"):
         trust(inside)
         for part in (curl_and_wget, servers_that_fail, git, package_managers, languages, go,
-                     musl_and_glibc, many, no_way_out, no_labels_get_out, networks_made_inside):
+                     musl_and_glibc, rust_in_debian, many, no_way_out, no_labels_get_out,
+                     networks_made_inside):
             part(inside)
         much(inside, DOWNLOAD)
         without_its_parts(inside, UNLOAD, "1\n")
@@ -449,6 +479,16 @@ def programs_reach_what_is_listed_and_nothing_else(box):
     box.write_boxfile("tools", BOXFILE.format(PACKAGES, "bridge"))
     with box.up(name="tools"):
         no_way_out(inside)
+
+
+@test(home="copy", timeout=420)
+def a_rust_program_with_nothing_beside_it(box):
+    """Linked with glibc, whose files are not in the machine."""
+    net = Net(box)
+    test_net.build(box)
+    with box.up(name="net"):
+        rust(Inside(box, net, "net"), build_rust(net.folder, "-C", "target-feature=+crt-static"),
+             "good.test", f"hello from {PUBLIC}", NOBODY)
 
 
 @test(home="empty", timeout=2400, long=True)
