@@ -28,6 +28,7 @@
 #include "sys/caps.h"
 #include "sys/cgroup.h"
 #include "sys/filter.h"
+#include "sys/helper.h"
 #include "sys/landlock.h"
 #include "sys/namespace.h"
 #include "sys/process.h"
@@ -517,6 +518,32 @@ static void test_refused_maps(void **state)
 	assert_int_equal(strlen(words), sizeof(words) - 1);
 }
 
+static void test_helpers(void **state)
+{
+	static const char *const well[] = {"/bin/sh", "-c", "env; echo one; echo two", NULL};
+	static const char *const badly[] = {"/bin/sh", "-c", "echo no >&2; exit 3", NULL};
+	static const char *const missing[] = {"/nowhere/at-all", NULL};
+	static const char *const slow[] = {"/bin/sh", "-c", "exec sleep 1000", NULL};
+	const char *const *argvs[SYS_HELPERS_MAX] = {well, well};
+	char words[16];
+
+	(void)state;
+	assert_int_equal(sys_run_helpers(argvs, 2, 20000, words, sizeof(words)), 0);
+	/* The shell itself sets this one. */
+	assert_memory_equal(words, "PWD=", 4);
+	argvs[1] = badly;
+	assert_int_equal(sys_run_helpers(argvs, 2, 20000, words, sizeof(words)), -EPERM);
+	argvs[0] = badly;
+	assert_int_equal(sys_run_helpers(argvs, 1, 20000, words, sizeof(words)), -EPERM);
+	assert_string_equal(words, "no");
+	argvs[1] = missing;
+	assert_int_equal(sys_run_helpers(argvs, 2, 20000, words, sizeof(words)), -ENOENT);
+	argvs[0] = slow;
+	assert_int_equal(sys_run_helpers(argvs, 1, 50, words, sizeof(words)), -ETIMEDOUT);
+	assert_string_equal(words, "");
+	assert_int_equal(waitpid(-1, NULL, 0), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -526,6 +553,7 @@ int main(void)
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_id_maps),
 		cmocka_unit_test(test_refused_maps),
+		cmocka_unit_test(test_helpers),
 		cmocka_unit_test(test_copied_fds),
 		cmocka_unit_test(test_caps),
 		cmocka_unit_test(test_landlock),
