@@ -281,7 +281,7 @@ class Box:
         """Those of the keepers that this suite has seen."""
         return [f"control group {os.path.join(folder, each)}"
                 for folder, folders, _ in os.walk("/sys/fs/cgroup") for each in folders
-                if (match := re.fullmatch(r"box-(\d+)-[0-9a-f]+", each))
+                if (match := re.fullmatch(r"box-(\d+)-[0-9a-f]+(?:\.scope)?", each))
                 and int(match.group(1)) in self.keepers]
 
     def still_left(self, before=(), seconds=20):

@@ -258,23 +258,25 @@ static void check_mmdebstrap(struct check *check)
 
 static void check_cgroups(struct check *check)
 {
-	const char *place = NULL;
+	char text[PATH_MAX];
+	enum jail_groups found = jail_try_cgroups(text);
 
-	if (access("/sys/fs/cgroup/cgroup.controllers", R_OK) == 0) {
-		place = "/sys/fs/cgroup";
-	} else if (access("/sys/fs/cgroup/memory", R_OK) == 0) {
-		place = "/sys/fs/cgroup/memory";
+	if (found != JAIL_GROUPS_NONE) {
+		report(check, CHECK_OK, "%.400s can be used%s", text,
+		       found == JAIL_GROUPS_OF_SYSTEMD ? ", by scopes of your systemd" : "");
+		return;
 	}
-	if (!place) {
-		report(check, CHECK_WARNING,
-		       "there are none; a machine and its box-net have limits of processes alone");
-	} else if (access(place, W_OK) < 0) {
-		report(check, CHECK_WARNING,
-		       "are not delegated to you; a machine and its box-net have limits of "
-		       "processes alone");
+	report(check, CHECK_WARNING,
+	       "none can be had (%.200s); a machine and its box-net have limits of processes alone",
+	       text);
+	if (geteuid() == 0) {
+		return;
+	}
+	if (jail_has_user_manager()) {
 		mend(check, "run box below `systemd-run --user --scope -p Delegate=yes`");
 	} else {
-		report(check, CHECK_OK, "%s can be used", place);
+		mend(check, "log in as yourself (by ssh, not by su) on a host with systemd, "
+			    "libpam-systemd and dbus-user-session");
 	}
 }
 

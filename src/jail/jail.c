@@ -6,10 +6,11 @@
  *
  * The parent (this file) checks the description, makes control groups, clones the child into new
  * namespaces, writes the child's ID maps and lets it go on. A normal user may map no ID but the
- * user's own: others are mapped by newuidmap(1) and newgidmap(1). The child
- * (enter.c) takes the steps and executes the program. Between them is a SOCK_SEQPACKET pair: one
- * byte down, reports up. The child's end is close-on-exec, so the end of the stream is the proof
- * that the program was started with every step behind it.
+ * user's own: others are mapped by newuidmap(1) and newgidmap(1). Nor may one in a login session
+ * make a control group: systemd is asked for it (groups.c). The child (enter.c) takes the steps and
+ * executes the program. Between them is a SOCK_SEQPACKET pair: one byte down, reports up. The
+ * child's end is close-on-exec, so the end of the stream is the proof that the program was started
+ * with every step behind it.
  *
  * There are no optional steps. What a host may lack (landlock, a control group) is recorded in
  * struct jail_missing; anything else that fails ends the child.
@@ -28,7 +29,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -40,6 +40,7 @@
 #include "base/io.h"
 #include "base/mutant.h"
 #include "jail/enter.h"
+#include "jail/groups.h"
 #include "sys/cgroup.h"
 #include "sys/filter.h"
 #include "sys/namespace.h"
@@ -233,41 +234,6 @@ static int find_tree(const struct jail *jail, char *ret_path, size_t size)
 	return 0;
 }
 
-/* Makes the control groups that are wanted; what cannot be had is noted, not an error. */
-static void make_cgroups(const struct jail *jail, struct jail_process *process)
-{
-	struct sys_cgroup_limits limits = {
-		.memory_bytes = jail->cgroup_memory_bytes,
-		.pids = jail->cgroup_pids,
-	};
-	struct jail_missing *missing = &process->missing;
-	uint64_t random = 0;
-	char name[64];
-
-	process->cgroups[0] = process->cgroups[1] = '\0';
-	if (!limits.memory_bytes && !limits.pids) {
-		return;
-	}
-	if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-		missing->cgroup = true;
-		snprintf(missing->cgroup_reason, sizeof(missing->cgroup_reason),
-			 "no random bytes for its name");
-		return;
-	}
-	snprintf(name, sizeof(name), SYS_CGROUP_PREFIX "%d-%016llx", (int)getpid(),
-		 (unsigned long long)random);
-	missing->cgroup =
-		sys_cgroup_make(name, &limits, process->cgroups, sizeof(process->cgroups),
-				missing->cgroup_reason, sizeof(missing->cgroup_reason)) < 0;
-}
-
-static void miss_cgroup(struct jail_process *process, int rc)
-{
-	process->missing.cgroup = true;
-	snprintf(process->missing.cgroup_reason, sizeof(process->missing.cgroup_reason),
-		 "the process cannot join its group: %s", strerror(-rc));
-}
-
 static const char *mend_of_clone(int rc)
 {
 	if (rc == -ENOSPC || rc == -EUSERS) {
@@ -388,7 +354,7 @@ static int follow(const struct jail *jail, int socket_fd, struct jail_process *p
 			return fail_child(jail, &report, err);
 		}
 		if (report.kind == ENTER_NO_CGROUP) {
-			miss_cgroup(process, report.error);
+			groups_miss(process, report.error);
 		} else if (report.kind == ENTER_NO_LANDLOCK) {
 			process->missing.landlock = true;
 			snprintf(process->missing.landlock_reason,
@@ -509,7 +475,7 @@ static pid_t clone_into_cgroups(struct enter_plan *plan, int parent_end,
 	pid_t pid;
 
 	if (rc < 0) {
-		miss_cgroup(process, rc);
+		groups_miss(process, rc);
 		sys_cgroup_close(&plan->cgroups);
 	}
 	if (MUTANT("cgroup")) {
@@ -521,7 +487,7 @@ static pid_t clone_into_cgroups(struct enter_plan *plan, int parent_end,
 		rc = pid;
 		pid = clone_child(plan, parent_end, &process->pidfd);
 		if (pid > 0) {
-			miss_cgroup(process, rc);
+			groups_miss(process, rc);
 		}
 	}
 	sys_cgroup_close(&plan->cgroups);
@@ -560,6 +526,7 @@ static int start(const struct jail *jail, struct channel *channel, struct jail_p
 	}
 	process->pid = pid;
 	close_fd(&channel->child_end);
+	groups_ask_systemd(jail, process);
 	rc = write_maps(jail, pid, group, err);
 	if (rc < 0) {
 		return rc;
@@ -585,7 +552,7 @@ int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct
 		return rc;
 	}
 	note_files(jail, &process);
-	make_cgroups(jail, &process);
+	groups_make(jail, &process);
 	rc = start(jail, &channel, &process, err);
 	if (rc < 0) {
 		(void)jail_end(&process);
@@ -665,14 +632,4 @@ int jail_answer(const struct jail_process *process, int fd)
 		return sys_filter_answer_fd(notify_fd, notification.id, fd);
 	}
 	return sys_filter_answer_error(notify_fd, notification.id, EACCES);
-}
-
-void jail_sweep_cgroups(void)
-{
-	(void)sys_cgroup_leftovers(true);
-}
-
-size_t jail_count_leftover_cgroups(void)
-{
-	return sys_cgroup_leftovers(false);
 }

@@ -20,6 +20,7 @@
  */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -252,6 +253,24 @@ int jail_describe_self(const struct jail_policy *policy, char **ret_text);
 
 /* As jail_compare, for a process that has confined itself and asks about itself. */
 int jail_compare_self(char **ret_text);
+
+/* Where the groups of a jail come from. */
+enum jail_groups {
+	JAIL_GROUPS_NONE,
+	/* The caller may make them. */
+	JAIL_GROUPS_OWN,
+	/* systemd makes them, for the caller's login session. */
+	JAIL_GROUPS_OF_SYSTEMD,
+};
+
+/*
+ * Makes a group as a jail does, and removes it. ret_text is the directory that it was in, or why
+ * there was none.
+ */
+enum jail_groups jail_try_cgroups(char ret_text[static PATH_MAX]);
+
+/* Whether the caller's systemd listens. */
+bool jail_has_user_manager(void);
 
 /* Removes cgroups of box whose makers are dead. Always safe; failures are ignored. */
 void jail_sweep_cgroups(void);

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "sys/scope.h"
 
 /* /proc/self/mountinfo of a container host has some thousand lines of about 200 bytes. */
 #define MOUNTINFO_BYTES_MAX ((size_t)4 << 20)
@@ -427,6 +428,24 @@ int sys_cgroup_move_self(const struct sys_cgroup_way *way)
 	return 0;
 }
 
+static bool is_scope(const char *path)
+{
+	size_t length = strlen(path), suffix = strlen(SYS_SCOPE_SUFFIX);
+
+	return length > suffix && strcmp(path + length - suffix, SYS_SCOPE_SUFFIX) == 0;
+}
+
+/* 0 when the group is gone. One of systemd's goes by itself. */
+static int remove_group(const char *path)
+{
+	struct stat status;
+
+	if (is_scope(path)) {
+		return stat(path, &status) == 0 ? -EBUSY : 0;
+	}
+	return rmdir(path) < 0 ? -errno : 0;
+}
+
 int sys_cgroup_remove(const char *paths)
 {
 	struct timespec pause = {.tv_nsec = REMOVE_PAUSE_NS};
@@ -439,7 +458,7 @@ int sys_cgroup_remove(const char *paths)
 			if (i > 0) {
 				nanosleep(&pause, NULL);
 			}
-			rc = rmdir(path) < 0 ? -errno : 0;
+			rc = remove_group(path);
 		}
 		if (rc < 0 && rc != -ENOENT && first == 0) {
 			first = rc;
@@ -453,7 +472,7 @@ static bool maker_is_dead(const char *name)
 	char *end;
 	long pid;
 
-	if (strncmp(name, SYS_CGROUP_PREFIX, strlen(SYS_CGROUP_PREFIX)) != 0) {
+	if (strncmp(name, SYS_CGROUP_PREFIX, strlen(SYS_CGROUP_PREFIX)) != 0 || is_scope(name)) {
 		return false;
 	}
 	pid = strtol(name + strlen(SYS_CGROUP_PREFIX), &end, 10);

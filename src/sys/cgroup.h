@@ -2,7 +2,8 @@
  * Control groups for one process: memory and number of tasks.
  *
  * Works with a version 2 hierarchy where the caller may make groups (root, or delegated by
- * systemd), and with the version 1 hierarchies memory and pids of hybrid hosts (cgroups(7)).
+ * systemd), and with the version 1 hierarchies memory and pids of hybrid hosts (cgroups(7)). For a
+ * login session see sys/scope.h.
  */
 #pragma once
 
@@ -60,7 +61,8 @@ int sys_cgroup_move_self(const struct sys_cgroup_way *way);
 
 /*
  * Removes the groups of paths, whose processes have ended; retries for up to 200 ms while the
- * kernel lets go of them. Returns 0 or a negative errno.
+ * kernel lets go of them. A scope is only waited for: systemd removes it. Returns 0 or a negative
+ * errno.
  */
 int sys_cgroup_remove(const char *paths);
 

@@ -544,6 +544,22 @@ static void test_helpers(void **state)
 	assert_int_equal(waitpid(-1, NULL, 0), -1);
 }
 
+/* A scope is waited for and never removed: its owner would not hear of its end. */
+static void test_scope_is_left_alone(void **state)
+{
+	char template[] = "/tmp/box-test-XXXXXX", paths[64] = "";
+	const char *directory = mkdtemp(template);
+
+	(void)state;
+	assert_non_null(directory);
+	snprintf(paths, sizeof(paths) - 1, "%s/box-1-a.scope", directory);
+	assert_int_equal(mkdir(paths, 0700), 0);
+	assert_int_equal(sys_cgroup_remove(paths), -EBUSY);
+	assert_int_equal(rmdir(paths), 0);
+	assert_int_equal(sys_cgroup_remove(paths), 0);
+	assert_int_equal(rmdir(directory), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -554,6 +570,7 @@ int main(void)
 		cmocka_unit_test(test_id_maps),
 		cmocka_unit_test(test_refused_maps),
 		cmocka_unit_test(test_helpers),
+		cmocka_unit_test(test_scope_is_left_alone),
 		cmocka_unit_test(test_copied_fds),
 		cmocka_unit_test(test_caps),
 		cmocka_unit_test(test_landlock),

@@ -374,7 +374,7 @@ def descendants(pid):
 
 def cgroups_of(pids):
     """The control groups that box made for machines of these keepers or monitors."""
-    pattern = re.compile(r"box-(\d+)-[0-9a-f]+$")
+    pattern = re.compile(r"box-(\d+)-[0-9a-f]+(\.scope)?$")
     return [os.path.join(folder, name) for folder, folders, _ in os.walk("/sys/fs/cgroup")
             for name in folders
             if pattern.match(name) and int(pattern.match(name).group(1)) in pids]
