@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,6 +32,9 @@
 
 /* Of /proc/PID/stat, where the environment begins. */
 #define ENVIRONMENT_FIELD 50
+
+/* A number or "max". */
+#define LIMIT_BYTES_MAX ((size_t)64)
 
 struct reading {
 	const struct jail *jail;
@@ -440,8 +444,30 @@ static void compare_fds(struct reading *reading)
 	}
 }
 
+/* Whether one of the files that a group of either version has holds the limit. */
+static void compare_group_limit(struct reading *reading, const char *const *names, uint64_t wanted)
+{
+	_cleanup_free_ char *text = NULL;
+	char path[PATH_MAX];
+
+	for (const char *group = reading->process->cgroups; *group; group += strlen(group) + 1) {
+		for (size_t i = 0; !text && names[i]; i++) {
+			snprintf(path, sizeof(path), "%s/%s", group, names[i]);
+			(void)read_file_at(AT_FDCWD, path, LIMIT_BYTES_MAX, &text, NULL);
+		}
+	}
+	if (!text) {
+		differ(reading, "its control groups have no %s", names[0]);
+	} else if (strtoull(text, NULL, 10) != wanted) {
+		differ(reading, "%s is %.*s and not %" PRIu64, path, (int)strcspn(text, "\n"), text,
+		       wanted);
+	}
+}
+
 static void compare_cgroups(struct reading *reading)
 {
+	static const char *const memory[] = {"memory.max", "memory.limit_in_bytes", NULL};
+	static const char *const tasks[] = {"pids.max", NULL};
 	_cleanup_free_ char *text = NULL;
 
 	if (!reading->process->cgroups[0] || reading->process->missing.cgroup) {
@@ -453,6 +479,12 @@ static void compare_cgroups(struct reading *reading)
 		if (!strstr(text, strrchr(path, '/'))) {
 			differ(reading, "it is not in its control group %s", path);
 		}
+	}
+	if (reading->jail->cgroup_memory_bytes) {
+		compare_group_limit(reading, memory, reading->jail->cgroup_memory_bytes);
+	}
+	if (reading->jail->cgroup_pids) {
+		compare_group_limit(reading, tasks, reading->jail->cgroup_pids);
 	}
 }
 

@@ -99,6 +99,29 @@ def a_group_that_was_left_is_seen(box):
 
 
 @test()
+def a_limit_that_was_changed_is_seen(box):
+    need_root()
+    with box.up():
+        report = report_of(box)
+        if monitor_in(report)["missing"]:
+            skip("this host gives no control group")
+        keeper, = [each["pid"] for each in report["processes"] if each["role"] == "keeper"]
+        limits = [os.path.join(folder, name) for folder, _, names in os.walk("/sys/fs/cgroup")
+                  if os.path.basename(folder).startswith(f"box-{keeper}-")
+                  for name in names if name in ("pids.max", "memory.max", "memory.limit_in_bytes")]
+        equal(len(limits), 2, limits)
+        for path in limits:
+            with open(path, "r+", encoding="ascii") as file:
+                before = int(file.read())
+                file.write(str(before // 8 * 7))
+            seen = monitor_in(report_of(box, code=1))["differences"]
+            equal(seen, [f"{path} is {before // 8 * 7} and not {before}"])
+            with open(path, "w", encoding="ascii") as file:
+                file.write(str(before))
+        equal(report_of(box)["differences"], 0)
+
+
+@test()
 def a_mount_that_was_added_is_seen(box):
     need_root()
     with box.up():
