@@ -133,10 +133,8 @@ const char *kernel_words(void)
 {
 	/* A panic ends the machine at once (-no-reboot); the console says why. The kernel's test
 	 * whether the timer ticks counts turns of a loop, and panics where a busy host lets it turn
-	 * too fast. Mounting and unmounting wait for all processors to pass a quiet state (RCU);
-	 * with few processors it costs less to ask each than to wait for their timers. */
-	static const char words[] = "console=ttyS0 quiet panic=-1 reboot=t no_timer_check "
-				    "rcupdate.rcu_expedited=1";
+	 * too fast. */
+	static const char words[] = "console=ttyS0 quiet panic=-1 reboot=t no_timer_check";
 
 	/* What the kernel does not know becomes the environment of its first process. */
 	if (MUTANT("seed")) {
