@@ -37,9 +37,10 @@ struct inode_changes {
 
 /*
  * Compares the ext4 in old_fd with that in new_fd: block devices that are mounted and synced, or
- * files. All their bytes are hostile. *ret_changes, which starts as zeros, is the caller's, also
- * after a failure. Returns 0, -EBADMSG when one of them is broken or both are not states of one
- * file system, or another negative errno, with err filled.
+ * files. A device's descriptor reads past the cache from then on (O_DIRECT). All their bytes are
+ * hostile. *ret_changes, which starts as zeros, is the caller's, also after a failure. Returns 0,
+ * -EBADMSG when one of them is broken or both are not states of one file system, or another
+ * negative errno, with err filled.
  */
 int diff_inodes(int old_fd, int new_fd, struct inode_changes *ret_changes, struct err *err);
 
