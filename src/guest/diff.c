@@ -7,6 +7,7 @@
  * machine or the order of names in a directory.
  *
  *   diff_inodes    both inode tables are read and compared: which inodes may have changed
+ *   diff_hints     where names of these are likely to be
  *   diff_renames   which directories have moved, asked of the kernel by file handles
  *   diff_walk      the new tree is walked by names alone, the old one where it differs
  *   diff_compare   what came out of that is looked at on both sides, and read where it must be

@@ -12,6 +12,7 @@
 
 #include "base/array.h"
 #include "base/check.h"
+#include "guest/diff_hints.h"
 #include "wire/ext4.h"
 
 /* Of each side at once: what makes a request of a virtual disk cheap. Whole blocks of any size. */
@@ -37,6 +38,8 @@ struct comparison {
 	struct side old;
 	struct side new;
 	struct inode_changes *changes;
+	/* Directories of the new side. */
+	struct hints hints;
 };
 
 static int broken(const struct side *side, const char *why, struct err *err)
@@ -258,6 +261,10 @@ static int compare_group(struct comparison *comparison, uint32_t group, struct e
 		if (rc == 0) {
 			rc = read_inodes(new, first, count, err);
 		}
+		for (uint32_t i = 0; i < count && rc == 0; i++) {
+			hints_add(&comparison->hints, &new->super, number + i,
+				  new->chunk + i *inode_bytes);
+		}
 		if (rc == 0 && memcmp(old->chunk, new->chunk, count * inode_bytes) == 0) {
 			continue;
 		}
@@ -314,6 +321,10 @@ int diff_inodes(int old_fd, int new_fd, struct inode_changes *ret_changes, struc
 	for (uint32_t group = 0; group < groups && rc == 0; group++) {
 		rc = compare_group(&comparison, group, err);
 	}
+	if (rc == 0 && ret_changes->new_names > 0) {
+		hints_find(&comparison.hints, &comparison.new.super, new_fd, ret_changes);
+	}
+	hints_clear(&comparison.hints);
 	close_side(&comparison.old);
 	close_side(&comparison.new);
 	return rc;
@@ -339,5 +350,6 @@ const struct inode_change *inode_changes_find(const struct inode_changes *change
 void inode_changes_clear(struct inode_changes *changes)
 {
 	free(changes->list);
+	free(changes->hints);
 	*changes = (struct inode_changes){0};
 }

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,6 +34,9 @@ struct inode_changes {
 	/* How many names those have that the new side has, as their inodes count them; a directory
 	 * has one, the root none. */
 	uint64_t new_names;
+	/* A bit for each inode: whether it is a directory of the new side that holds such a name or
+	 * is above one that does, as far as it could be told (diff_hints). NULL: it could not. */
+	uint8_t *hints;
 };
 
 /*
@@ -46,5 +50,11 @@ int diff_inodes(int old_fd, int new_fd, struct inode_changes *ret_changes, struc
 
 /* The change of an inode, or NULL when it has not changed. */
 const struct inode_change *inode_changes_find(const struct inode_changes *changes, uint64_t number);
+
+/* Whether a directory is worth a look first. */
+static inline bool inode_changes_hint(const struct inode_changes *changes, uint32_t number)
+{
+	return changes->hints && changes->hints[number / 8] & 1u << number % 8;
+}
 
 void inode_changes_clear(struct inode_changes *changes);

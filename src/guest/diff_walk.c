@@ -7,8 +7,9 @@
  * pair is walked as deleted. Directories wait in a list, each with its path on either side; no
  * descriptor is open but that of the directory at hand.
  *
- * Directories that are the same come last: when all names of the inodes that have changed were met,
- * as many as these count themselves, the rest of them is not looked at.
+ * Directories that are the same come last, but for those that are hinted to hold such inodes
+ * (diff_hints): when all names of the inodes that have changed were met, as many as these count
+ * themselves, the rest of them is not looked at.
  *
  * Files without a partner of their name are kept apart. At the end those that are one inode in both
  * states become renames, first path with first path, and the rest is added or deleted.
@@ -85,7 +86,7 @@ struct walk {
 	struct renames renames;
 	struct diff_items *items;
 	struct task_list tasks;
-	/* Those of TASK_SAME. */
+	/* Those of TASK_SAME that have no hint. */
 	struct task_list same;
 	/* Names of changed inodes on the new side that were not met yet. */
 	uint64_t names_left;
@@ -162,9 +163,9 @@ static int add_loose(struct walk *walk, struct loose_list *to, const char *path,
 	return 0;
 }
 
-static int add_task(struct walk *walk, enum task_kind kind, const char *path, const char *old)
+static int append_task(struct walk *walk, struct task_list *tasks, enum task_kind kind,
+		       const char *path, const char *old)
 {
-	struct task_list *tasks = kind == TASK_SAME ? &walk->same : &walk->tasks;
 	struct task *grown =
 		array_reserve(tasks->list, tasks->count, &tasks->capacity, sizeof(*grown));
 	struct task task = {.kind = kind, .path = strdup(path)};
@@ -183,6 +184,18 @@ static int add_task(struct walk *walk, enum task_kind kind, const char *path, co
 	}
 	tasks->list[tasks->count++] = task;
 	return 0;
+}
+
+static int add_task(struct walk *walk, enum task_kind kind, const char *path, const char *old)
+{
+	return append_task(walk, &walk->tasks, kind, path, old);
+}
+
+static int add_same(struct walk *walk, const char *path, const char *old, uint32_t number)
+{
+	bool first = inode_changes_hint(&walk->sides->changes, number);
+
+	return append_task(walk, first ? &walk->tasks : &walk->same, TASK_SAME, path, old);
 }
 
 /* Marks a directory as met; the second time the file system is broken. */
@@ -389,7 +402,8 @@ static int meet_both(struct walk *walk, const struct place *place, const struct 
 		return rc;
 	}
 	if (old->is_directory && new->is_directory) {
-		return add_task(walk, same ? TASK_SAME : TASK_PAIR, place->path, place->old);
+		return same ? add_same(walk, place->path, place->old, new->number)
+			    : add_task(walk, TASK_PAIR, place->path, place->old);
 	}
 	if (old->is_directory) {
 		return add_task(walk, TASK_DELETED, place->path, place->old);
@@ -601,7 +615,11 @@ static int begin(struct walk *walk)
 		rc = add_item(walk, CHANGE_MODIFIED, ".", ".");
 	}
 	walk->names_left = walk->sides->changes.new_names;
-	return rc < 0 ? rc : add_task(walk, changed ? TASK_PAIR : TASK_SAME, ".", NULL);
+	if (rc < 0) {
+		return rc;
+	}
+	return changed ? add_task(walk, TASK_PAIR, ".", NULL)
+		       : add_same(walk, ".", NULL, EXT4_ROOT_INODE);
 }
 
 static void task_clear(struct task *task)

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/check.h"
 
@@ -38,9 +39,33 @@ enum group_at {
 enum inode_at {
 	AT_MODE = 0x00,
 	AT_LINKS = 0x1a,
+	AT_INODE_FLAGS = 0x20,
+	AT_EXTENTS = 0x28,
 	AT_GENERATION = 0x64,
 	AT_EXTRA_BYTES = 0x80,
 };
+
+/* A header, then extents. */
+enum extents_at {
+	AT_EXTENTS_MAGIC = 0x00,
+	AT_EXTENTS_COUNT = 0x02,
+	AT_EXTENTS_DEPTH = 0x06,
+	EXTENT_BYTES = 12,
+	AT_EXTENT_BLOCKS = 0x04,
+	AT_EXTENT_HIGH = 0x06,
+	AT_EXTENT_LOW = 0x08,
+};
+
+enum entry_at {
+	AT_ENTRY_BYTES = 0x04,
+	AT_NAME_BYTES = 0x06,
+	AT_NAME = 0x08,
+};
+
+#define INODE_EXTENTS 0x80000u
+#define EXTENTS_MAGIC 0xf30au
+/* Of more blocks than that nothing was written yet. */
+#define EXTENT_BLOCKS_MAX 32768u
 
 #define COMPATIBLE_SPARSE_TWO 0x200u
 #define INCOMPATIBLE_META 0x10u
@@ -282,4 +307,62 @@ bool ext4_inode_same(const uint8_t *a, const uint8_t *b, size_t size)
 		begin = end;
 	}
 	return memcmp(a + begin, b + begin, size - begin) == 0;
+}
+
+size_t ext4_directory_runs(const struct ext4_super *super, const uint8_t *bytes,
+			   struct ext4_run ret_runs[static EXT4_RUNS_MAX])
+{
+	const uint8_t *extents = bytes + AT_EXTENTS;
+	struct ext4_inode inode;
+	size_t count;
+
+	ext4_inode_decode(bytes, &inode);
+	if (!S_ISDIR(inode.mode) || !(get_u32(bytes + AT_INODE_FLAGS) & INODE_EXTENTS) ||
+	    get_u16(extents + AT_EXTENTS_MAGIC) != EXTENTS_MAGIC ||
+	    get_u16(extents + AT_EXTENTS_DEPTH) != 0) {
+		return 0;
+	}
+	count = get_u16(extents + AT_EXTENTS_COUNT);
+	if (count > EXT4_RUNS_MAX) {
+		return 0;
+	}
+	for (size_t i = 0; i < count; i++) {
+		const uint8_t *extent = extents + (i + 1) * EXTENT_BYTES;
+		struct ext4_run run = {
+			.block = get_u32(extent + AT_EXTENT_LOW) |
+				 (uint64_t)get_u16(extent + AT_EXTENT_HIGH) << 32,
+			.blocks = get_u16(extent + AT_EXTENT_BLOCKS),
+		};
+
+		if (run.blocks == 0 || run.blocks > EXTENT_BLOCKS_MAX ||
+		    run.block >= super->blocks || run.blocks > super->blocks - run.block) {
+			return 0;
+		}
+		ret_runs[i] = run;
+	}
+	return count;
+}
+
+bool ext4_entry_next(const uint8_t *block, size_t size, size_t *at, struct ext4_entry *ret_entry)
+{
+	while (*at <= size && size - *at >= AT_NAME) {
+		const uint8_t *entry = block + *at;
+		size_t bytes = get_u16(entry + AT_ENTRY_BYTES);
+		size_t name_bytes = entry[AT_NAME_BYTES];
+		uint32_t number = get_u32(entry);
+
+		if (bytes < AT_NAME + name_bytes || bytes > size - *at) {
+			return false;
+		}
+		*at += bytes;
+		if (number != 0) {
+			*ret_entry = (struct ext4_entry){
+				.number = number,
+				.is_parent =
+					name_bytes == 2 && memcmp(entry + AT_NAME, "..", 2) == 0,
+			};
+			return true;
+		}
+	}
+	return false;
 }

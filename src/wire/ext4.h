@@ -1,10 +1,11 @@
 /*
- * What ext4 keeps in its superblock, group descriptors and inodes, as far as two states of one file
- * system are compared by it. Pure: bytes in, numbers out. All bytes are hostile: a guest's root
- * writes to its disk what it likes.
+ * What ext4 keeps in its superblock, group descriptors, inodes and directories, as far as two
+ * states of one file system are compared by it. Pure: bytes in, numbers out. All bytes are hostile:
+ * a guest's root writes to its disk what it likes.
  *
  * The layout is that of the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst,
- * blockgroup.rst, inodes.rst). Checksums are not looked at: who can write the disk can write them.
+ * blockgroup.rst, inodes.rst, ifork.rst, directory.rst). Checksums are not looked at: who can write
+ * the disk can write them.
  */
 #pragma once
 
@@ -21,6 +22,8 @@
 #define EXT4_ROOT_INODE 2u
 /* Below it are inodes of the file system's own; the root is one of them. */
 #define EXT4_FIRST_INODE 11u
+/* As many as an inode has room for itself. */
+#define EXT4_RUNS_MAX 4u
 
 struct ext4_super {
 	uint8_t uuid[16];
@@ -60,6 +63,18 @@ struct ext4_inode {
 	uint32_t generation;
 };
 
+/* Blocks that follow each other on the device. */
+struct ext4_run {
+	uint64_t block;
+	uint32_t blocks;
+};
+
+struct ext4_entry {
+	uint32_t number;
+	/* Its name is "..". */
+	bool is_parent;
+};
+
 /*
  * Decodes EXT4_SUPER_BYTES of a device of that size. Returns 0, or -EBADMSG with *ret_why, which
  * holds no byte of the input.
@@ -92,3 +107,17 @@ void ext4_inode_decode(const uint8_t *bytes, struct ext4_inode *ret_inode);
  * all that a change of a directory leaves.
  */
 bool ext4_inode_same(const uint8_t *a, const uint8_t *b, size_t size);
+
+/*
+ * Where the content of a directory is, when its inode of at least EXT4_INODE_BYTES_MIN bytes says
+ * it itself. Returns how many runs that are, all of them on the device; 0 when it is no directory,
+ * has more runs than that, or breaks the rules.
+ */
+size_t ext4_directory_runs(const struct ext4_super *super, const uint8_t *bytes,
+			   struct ext4_run ret_runs[static EXT4_RUNS_MAX]);
+
+/*
+ * The next entry that is in use of a directory's block of size bytes, from *at on, which begins
+ * with 0. False at the end of the block, and where it breaks the rules.
+ */
+bool ext4_entry_next(const uint8_t *block, size_t size, size_t *at, struct ext4_entry *ret_entry);

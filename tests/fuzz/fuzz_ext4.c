@@ -1,6 +1,6 @@
 /*
- * Any bytes as a superblock, group descriptors and inodes. Whatever is taken stays inside the
- * device.
+ * Any bytes as a superblock, group descriptors, inodes and directories. Whatever is taken stays
+ * inside the device.
  */
 #include "fuzz.h"
 
@@ -43,8 +43,34 @@ static void try_groups(const struct ext4_super *super, const uint8_t *data, size
 	}
 }
 
-static void try_inodes(const uint8_t *data, size_t size, size_t inode_bytes)
+static void try_directory(const struct ext4_super *super, const uint8_t *inode)
 {
+	struct ext4_run runs[EXT4_RUNS_MAX];
+	size_t count = ext4_directory_runs(super, inode, runs);
+
+	ASSERT(count <= EXT4_RUNS_MAX);
+	for (size_t i = 0; i < count; i++) {
+		ASSERT(runs[i].blocks > 0 && runs[i].blocks <= super->blocks &&
+		       runs[i].block <= super->blocks - runs[i].blocks);
+	}
+}
+
+static void try_entries(const uint8_t *data, size_t size)
+{
+	struct ext4_entry entry;
+	size_t at = 0, before = 0;
+
+	while (ext4_entry_next(data, size, &at, &entry)) {
+		ASSERT(at > before && at <= size && entry.number != 0);
+		before = at;
+	}
+	ASSERT(at <= size);
+}
+
+static void try_inodes(const struct ext4_super *super, const uint8_t *data, size_t size)
+{
+	size_t inode_bytes = super->inode_bytes;
+
 	for (; size >= 2 * inode_bytes; data += inode_bytes) {
 		struct ext4_inode inode;
 
@@ -53,6 +79,7 @@ static void try_inodes(const uint8_t *data, size_t size, size_t inode_bytes)
 		ASSERT(ext4_inode_same(data, data, inode_bytes));
 		ASSERT(ext4_inode_same(data, data + inode_bytes, inode_bytes) ||
 		       memcmp(data, data + inode_bytes, inode_bytes) != 0);
+		try_directory(super, data);
 		size -= inode_bytes;
 	}
 }
@@ -76,6 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	ASSERT(rest);
 	memcpy(rest, data + EXT4_SUPER_BYTES, size);
 	try_groups(&super, rest, size);
-	try_inodes(rest, size, super.inode_bytes);
+	try_inodes(&super, rest, size);
+	try_entries(rest, size);
 	return 0;
 }

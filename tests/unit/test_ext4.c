@@ -211,12 +211,127 @@ static void test_inodes(void **state)
 	assert_int_equal(inode.mode, 0);
 }
 
+/* A directory with this many runs: blocks 1000, 2000… of 1, 2… blocks. */
+static void make_directory(size_t runs)
+{
+	memset(bytes, 0, sizeof(bytes));
+	put(0x00, 2, 040755);
+	put(0x1a, 2, 2);
+	put(0x20, 4, 0x80000);
+	put(0x28, 2, 0xf30a);
+	put(0x2a, 2, runs);
+	for (size_t i = 0; i < MIN(runs, (size_t)EXT4_RUNS_MAX); i++) {
+		put(0x34 + 12 * i + 4, 2, i + 1);
+		put(0x34 + 12 * i + 8, 4, 1000 * (i + 1));
+	}
+}
+
+static void test_directory_runs(void **state)
+{
+	/* What makes of it something that is not taken. */
+	static const struct {
+		size_t at;
+		size_t size;
+		uint64_t value;
+	} odd[] = {
+		{0x00, 2, 0100644}, {0x1a, 2, 0},      {0x20, 4, 0x10000000}, {0x28, 2, 0xf30b},
+		{0x2a, 2, 5},	    {0x2e, 2, 1},      {0x38, 2, 0},	      {0x38, 2, 32769},
+		{0x3a, 2, 1},	    {0x3c, 4, 262144}, {0x3c, 4, UINT32_MAX}, {0x44 + 4, 4, 262143},
+	};
+	struct ext4_super super;
+	struct ext4_run runs[EXT4_RUNS_MAX];
+
+	(void)state;
+	make_super();
+	assert_int_equal(decode(&super), 0);
+	for (size_t count = 0; count <= EXT4_RUNS_MAX; count++) {
+		make_directory(count);
+		assert_int_equal(ext4_directory_runs(&super, bytes, runs), count);
+		for (size_t i = 0; i < count; i++) {
+			assert_int_equal(runs[i].block, 1000 * (i + 1));
+			assert_int_equal(runs[i].blocks, i + 1);
+		}
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(odd); i++) {
+		make_directory(2);
+		put(odd[i].at, odd[i].size, odd[i].value);
+		assert_int_equal(ext4_directory_runs(&super, bytes, runs), 0);
+	}
+	/* The last block of the device, and all of 48 bits. */
+	make_directory(1);
+	put(0x3c, 4, 262143);
+	assert_int_equal(ext4_directory_runs(&super, bytes, runs), 1);
+	super.blocks = UINT64_MAX;
+	put(0x3a, 2, 0xffff);
+	assert_int_equal(ext4_directory_runs(&super, bytes, runs), 1);
+	assert_true(runs[0].block == 0xffff0003ffff);
+}
+
+static void put_entry(size_t at, uint32_t number, size_t entry_bytes, const char *name)
+{
+	put(at, 4, number);
+	put(at + 4, 2, entry_bytes);
+	put(at + 6, 1, strlen(name));
+	memcpy(bytes + at + 8, name, strlen(name));
+}
+
+/* How many entries there are up to the end or to what breaks the rules. */
+static size_t count_entries(size_t size)
+{
+	struct ext4_entry entry;
+	size_t at = 0, count = 0;
+
+	while (ext4_entry_next(bytes, size, &at, &entry)) {
+		count++;
+	}
+	return count;
+}
+
+static void test_entries(void **state)
+{
+	struct ext4_entry entry;
+	size_t at = 0;
+
+	(void)state;
+	memset(bytes, 0, sizeof(bytes));
+	put_entry(0, 12, 12, ".");
+	put_entry(12, 2, 12, "..");
+	put_entry(24, 0, 16, "deleted");
+	put_entry(40, 13, 12, "..a");
+	put_entry(52, 14, 1024 - 52, "xy");
+	assert_true(ext4_entry_next(bytes, 1024, &at, &entry));
+	assert_int_equal(entry.number, 12);
+	assert_false(entry.is_parent);
+	assert_true(ext4_entry_next(bytes, 1024, &at, &entry));
+	assert_int_equal(entry.number, 2);
+	assert_true(entry.is_parent);
+	assert_true(ext4_entry_next(bytes, 1024, &at, &entry));
+	assert_int_equal(entry.number, 13);
+	assert_false(entry.is_parent);
+	assert_true(ext4_entry_next(bytes, 1024, &at, &entry));
+	assert_int_equal(entry.number, 14);
+	assert_false(entry.is_parent);
+	assert_false(ext4_entry_next(bytes, 1024, &at, &entry));
+	assert_int_equal(at, 1024);
+	/* The last one would be longer than the block. */
+	assert_int_equal(count_entries(1023), 3);
+	assert_int_equal(count_entries(40 + 7), 2);
+	/* A name that is longer than its entry, and an entry of no length. */
+	put(40 + 6, 1, 5);
+	assert_int_equal(count_entries(1024), 2);
+	put(40 + 6, 1, 4);
+	assert_int_equal(count_entries(1024), 4);
+	put(12 + 4, 2, 0);
+	assert_int_equal(count_entries(1024), 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_super),	    cmocka_unit_test(test_super_refused),
 		cmocka_unit_test(test_descriptors), cmocka_unit_test(test_groups),
-		cmocka_unit_test(test_inodes),
+		cmocka_unit_test(test_inodes),	    cmocka_unit_test(test_directory_runs),
+		cmocka_unit_test(test_entries),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

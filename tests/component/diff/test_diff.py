@@ -409,13 +409,20 @@ def directories_that_are_the_same(top):
     """They are looked at until all names of what has changed are found, and no longer."""
     def make(mount):
         for number in range(300):
-            os.mkdir(mount + b"/d%d" % number)
+            os.makedirs(mount + b"/d%d/in" % number)
             with open(mount + b"/d%d/a" % number, "wb"):
+                pass
+            with open(mount + b"/d%d/in/b" % number, "wb"):
+                pass
+        # Of many blocks.
+        os.mkdir(mount + b"/A-large")
+        for number in range(2000):
+            with open(mount + b"/A-large/a-name-of-some-length-%d" % number, "wb"):
                 pass
         os.link(mount + b"/d7/a", mount + b"/d290/linked")
 
-    def opened(edit):
-        pair = Pair(top, make, edit)
+    def opened(edit, *options):
+        pair = Pair(top, make, edit, *options)
         device = pair.old.attach()
         # Leaks are not looked for in a program that is traced; it would be an error of its own.
         env = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
@@ -434,12 +441,20 @@ def directories_that_are_the_same(top):
         for number in range(300):
             os.chmod(mount + b"/d%d/a" % number, 0o640)
 
+    def change(*names):
+        return lambda mount: [os.chmod(mount + b"/" + name, 0o640) for name in names]
+
     assert opened(nothing) < 20
     every = opened(change_each)
     assert every > 300, every
-    # Whichever order it is, each of these comes last in one half of them at most.
-    assert sum(opened(lambda mount, each=each: os.chmod(mount + b"/d%d/a" % each, 0o640)) < every - 100
-               for each in (0, 60, 120, 180, 240, 299)) >= 2
+    # The blocks of directories say which of them hold it: the kernel lists no others.
+    few = (b"d0/a", b"d180/in/b", b"d290/linked", b"d299/in", b"A-large/a-name-of-some-length-1999")
+    for each in few:
+        assert opened(change(each)) < 30, each
+    assert opened(change(*few)) < 60
+    # Where the blocks are not known all of them may be listed, and the same is found.
+    assert sum(opened(change(each), "-O", "^extent,^64bit") > 100 for each in few) >= 2
+    opened(change(*few), "-O", "inline_data")
 
 
 @test
