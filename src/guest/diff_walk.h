@@ -31,9 +31,10 @@ struct diff_items {
 };
 
 /*
- * Finds the items. Reads all directories of the new state, and of the old one those that have
- * changed or are gone; looks at nothing else. *ret_items, which starts as zeros, is the caller's,
- * also after a failure. Returns 0 or a negative errno with err filled.
+ * Finds the items. Reads directories of the new state until all names of changed inodes are found,
+ * and of the old one those that have changed or are gone; looks at nothing else. *ret_items, which
+ * starts as zeros, is the caller's, also after a failure. Returns 0 or a negative errno with err
+ * filled.
  */
 int diff_walk(const struct diff_sides *sides, struct diff_items *ret_items, struct err *err);
 
