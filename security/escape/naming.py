@@ -7,6 +7,7 @@ the suite in it, and names the descriptor of the resolver's socket in ESCAPE_RES
 
 import base64
 import concurrent.futures
+import contextlib
 import ctypes
 import os
 import socket
@@ -20,6 +21,9 @@ from host import Unusable, wait_until
 
 CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 A, AAAA = 1, 28
+# What is said on the network port.
+MAGIC, VERSION, HEAD = 0x6e786f62, 2, struct.Struct("<IBBHI")
+HELLO, RESOLVE, RESOLVED, OPEN, OPENED, FAILED, DENIED = 1, 2, 3, 4, 5, 6, 2
 # Of space that is given out to networks far away, so it counts as public; here it is the suite's own.
 PUBLIC, RESOLVER = "45.0.0.1", "127.0.0.53"
 CONF = f"nameserver {RESOLVER}\n"
@@ -52,6 +56,24 @@ def make_network():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((RESOLVER, 53))
     return server
+
+
+def wire_string(text):
+    data = text.encode() + b"\0"
+    return struct.pack("<I", len(data)) + data
+
+
+def frame(kind, number, payload):
+    """A frame of the network port, as box-guest sends it (src/wire/frame.h, src/wire/net.h)."""
+    return HEAD.pack(len(payload), kind, 0, 0, number) + payload
+
+
+def open_payload(target, port):
+    """To a name or a literal address."""
+    for family, kind in ((socket.AF_INET, 4), (socket.AF_INET6, 6)):
+        with contextlib.suppress(OSError):
+            return struct.pack("<BH", kind, port) + socket.inet_pton(family, target)
+    return struct.pack("<BH", 0, port) + wire_string(target)
 
 
 class Resolver:
@@ -202,7 +224,7 @@ class Trial:
         before = len(self.suite.net_log())
         self.suite.inside("first", f"for name in {' '.join(names)} {names[1].upper()}.; do\n"
                           f"  nslookup $name; nc -w 5 $name {self.listener.port} </dev/null\n"
-                          "  for server in 198.18.0.1 8.8.8.8 127.0.0.53; do\n"
+                          "  for server in 198.18.0.1 8.8.8.8; do\n"
                           "    timeout 10 nslookup -type=txt $name $server\n"
                           "    timeout 10 nslookup -type=a $name $server\n"
                           "  done\ndone >/dev/null 2>&1; true")
@@ -239,8 +261,54 @@ class Trial:
             yield "`box net` does not show that other.test was asked for at good.test"
 
 
+    def own_agent(self):
+        """Root inside ends the agent of the network, with which its BPF program is unloaded, and speaks to
+        box-net itself. It loses its network, and gains nothing."""
+        self.resolver.asked.clear()
+        self.listener.came.clear()
+        word, port = self.suite.secret.lower(), self.listener.port
+        gone = self.suite.inside(
+            "first", "kill -9 $(pidof box-net-agent); while pidof box-net-agent; do usleep 10000; done; "
+            f"nc -w 5 good.test {port} </dev/null && echo reached good.test; "
+            f"nc -w 5 {PUBLIC} {port} </dev/null && echo reached {PUBLIC}; true")
+        if gone or self.listener.came or self.resolver.asked:
+            yield f"without its agent the machine has {gone.strip() or 'a network'}"
+        # What may be opened comes first, so that a silence is not a frame of ours that is wrong.
+        wanted = ["good.test", PUBLIC, *FORBIDDEN, f"{word}.test", f"{word}.good.test", "localhost"]
+        frames = frame(HELLO, 0, struct.pack("<IQH", MAGIC, 1, VERSION)) + b"".join(
+            frame(OPEN, number, open_payload(target, port)) for number, target in enumerate(wanted, 1))
+        frames += b"".join(frame(RESOLVE, 0, struct.pack("<I", token) + wire_string(f"{token}.{word}.test"))
+                           for token in range(8))
+        self.suite.box.run(
+            "exec", "--detach", "first", "--", "sh", "-c",
+            'for port in /sys/class/virtio-ports/*; do\n'
+            '  [ "$(cat "$port/name")" = box.net ] && exec 3<>"/dev/${port##*/}"\ndone\n'
+            f"echo {base64.b64encode(frames).decode()} | base64 -d >&3\nexec cat <&3 >/tmp/answers").ok()
+
+        def find():
+            text = self.suite.inside("first", "base64 /tmp/answers 2>/dev/null; true")
+            data, at, found = base64.b64decode(text), 0, []
+            while len(data) - at >= HEAD.size:
+                length, kind, _, _, number = HEAD.unpack_from(data, at)
+                found.append((kind, number, data[at + HEAD.size:at + HEAD.size + length]))
+                at += HEAD.size + length
+            said = [each for each in found if each[0] in (OPENED, FAILED, RESOLVED)]
+            return said if len(said) >= len(wanted) + 8 else None
+        for kind, number, payload in wait_until(find, 60):
+            if kind == RESOLVED and payload[4] != DENIED:
+                yield f"a name with the secret in it was answered with {payload[4]}"
+            elif kind != RESOLVED and (kind == OPENED) != (number == 1):
+                yield f"{wanted[number - 1].replace(word, 'SECRET')} was " \
+                    f"{'opened' if kind == OPENED else 'not opened, so this look is blind'}"
+        for address in sorted({each.removeprefix("::ffff:") for each in self.listener.came} - {PUBLIC}):
+            yield f"the host's listener got a connection at {address}"
+        for name in sorted(set(self.resolver.asked) - {"good.test"}):
+            yield f"the resolver was asked for {name.replace(word, 'SECRET')}"
+
+
+# The last one leaves the machine without a network.
 CHECKS = {"rebinding": Trial.rebinding, "moved-name": Trial.moved_name,
-          "dns-labels": Trial.dns_labels, "server-name": Trial.server_name}
+          "dns-labels": Trial.dns_labels, "server-name": Trial.server_name, "own-agent": Trial.own_agent}
 
 
 def given_resolver():
