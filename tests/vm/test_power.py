@@ -56,6 +56,12 @@ dmesg | grep -E 'EXT4-fs (error|warning)|EXT4-fs.*(corrupt|abort)|JBD2: .*(rror|
 disk=$(awk '$2 == "/data" { print $1 }' /proc/mounts)
 e2fsck='/tmp/fsck/loader --library-path /tmp/fsck /tmp/fsck/e2fsck'
 cp -r /data/fsck /tmp/fsck && cd /tmp && umount /data || exit 3
+# Where an error was recorded the kernel forgets which files were being truncated, and their blocks stay
+# behind. That is for e2fsck, which must need nobody for it.
+if [ "$2" = noted ] && dmesg | grep -q 'clearing orphan list'; then
+	$e2fsck -fp "$disk" >/tmp/said 2>&1
+	[ $? -le 1 ] || { cat /tmp/said; exit 5; }
+fi
 $e2fsck -fn "$disk" >/tmp/said 2>&1
 code=$?
 grep -E 'Fix\?|Clear\?|orphan|WARNING|\? no' /tmp/said && code=4
@@ -325,7 +331,8 @@ def the_disk_of_the_host_is_full_at_any_instant(box):
             result = writer.end()
             told = writer.told
             check(result.code in (1, 125), result)
-            contains(writer.failure, "error", result)
+            # Without a journal that can be written, the kernel makes the file system read-only.
+            contains(writer.failure, re.compile("Input/output error|Read-only file system"), result)
             os.unlink(filler)
             inside.clean(10)
             look(inside, told, "noted")
