@@ -44,19 +44,19 @@ static bool has_word(const char *list, const char *separators, const char *word)
 	return false;
 }
 
-/*
- * Finds our group's path in the hierarchy of a version 1 controller, or in version 2 when
- * controller is NULL. The path is written by the kernel: "ID:controllers:path".
- */
-static int own_path(const char *controller, char *ret_path, size_t size)
+int sys_cgroup_path(const char *pid, const char *controller, char *ret_path, size_t size)
 {
 	_cleanup_free_ char *text = NULL;
+	char file[64];
 	char *state = NULL;
-	int rc = read_file_at(AT_FDCWD, "/proc/self/cgroup", CGROUP_FILE_BYTES_MAX, &text, NULL);
+	int rc;
 
+	snprintf(file, sizeof(file), "/proc/%s/cgroup", pid);
+	rc = read_file_at(AT_FDCWD, file, CGROUP_FILE_BYTES_MAX, &text, NULL);
 	if (rc < 0) {
 		return rc;
 	}
+	/* Each line is the kernel's: "ID:controllers:path". */
 	for (char *line = strtok_r(text, "\n", &state); line; line = strtok_r(NULL, "\n", &state)) {
 		char *names = strchr(line, ':');
 		char *path = names ? strchr(names + 1, ':') : NULL;
@@ -151,7 +151,7 @@ static int own_directory(const char *controller, char *ret_directory, size_t siz
 	char path[PATH_MAX], point[PATH_MAX], root[PATH_MAX];
 	const char *below = path;
 	size_t length;
-	int rc = own_path(controller, path, sizeof(path));
+	int rc = sys_cgroup_path("self", controller, path, sizeof(path));
 
 	if (rc == 0) {
 		rc = find_mount(controller, point, root, sizeof(point));
@@ -358,12 +358,12 @@ int sys_cgroup_make(const char *name, const struct sys_cgroup_limits *limits, ch
 
 	ASSERT(paths_size >= 2 && reason_size > 0);
 	paths[0] = paths[1] = reason[0] = '\0';
-	if (rest.memory_bytes && own_path("memory", path, sizeof(path)) == 0) {
+	if (rest.memory_bytes && sys_cgroup_path("self", "memory", path, sizeof(path)) == 0) {
 		rc = make_version_1("memory", name, rest.memory_bytes, paths, paths_size);
 		first = note(reason, reason_size, "memory", rc);
 		rest.memory_bytes = 0;
 	}
-	if (rest.pids && own_path("pids", path, sizeof(path)) == 0) {
+	if (rest.pids && sys_cgroup_path("self", "pids", path, sizeof(path)) == 0) {
 		rc = make_version_1("pids", name, rest.pids, paths, paths_size);
 		first = first ? first : rc;
 		(void)note(reason, reason_size, "pids", rc);

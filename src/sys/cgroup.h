@@ -30,6 +30,13 @@ struct sys_cgroup_limits {
 int sys_cgroup_make(const char *name, const struct sys_cgroup_limits *limits, char *paths,
 		    size_t paths_size, char *reason, size_t reason_size);
 
+/*
+ * The path of a process's group in the hierarchy of a version 1 controller, or in version 2 when
+ * controller is NULL. pid: its number in decimal, or "self". Returns 0, -ENOENT when it is in no
+ * such group or in one outside our cgroup namespace, or another negative errno.
+ */
+int sys_cgroup_path(const char *pid, const char *controller, char *ret_path, size_t size);
+
 /* One directory of version 2 and one of each version 1 hierarchy. */
 #define SYS_CGROUP_FDS_MAX 2
 

@@ -26,7 +26,6 @@
 /* systemd answers when it has taken the order, and moves the process a moment later. */
 #define MOVE_TRIES 5000
 #define MOVE_PAUSE_NS 1000000L
-#define CGROUP_FILE_BYTES_MAX ((size_t)64 << 10)
 /* A number or "max". */
 #define LIMIT_BYTES_MAX 64
 #define NUMBER_SIZE 24
@@ -50,36 +49,11 @@ bool sys_scope_manager_is_there(void)
 	       getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &listener, &size) == 0 && listener.pid > 0;
 }
 
-/* The path of pid's group in the version 2 hierarchy, from the line "0::PATH" of the kernel's. */
-static int group_of(const char *pid, char *ret_path, size_t size)
-{
-	_cleanup_free_ char *text = NULL;
-	char file[64];
-	const char *line;
-	int rc;
-
-	snprintf(file, sizeof(file), "/proc/%s/cgroup", pid);
-	rc = read_file_at(AT_FDCWD, file, CGROUP_FILE_BYTES_MAX, &text, NULL);
-	if (rc < 0) {
-		return rc;
-	}
-	line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-	if (!line) {
-		return -ENOENT;
-	}
-	line = strchr(line, '/');
-	if (!line ||
-	    snprintf(ret_path, size, "%.*s", (int)strcspn(line, "\n"), line) >= (int)size) {
-		return -ENAMETOOLONG;
-	}
-	return 0;
-}
-
 bool sys_scope_can_be_asked(void)
 {
 	char path[PATH_MAX], session[64];
 
-	if (geteuid() == 0 || group_of("self", path, sizeof(path)) < 0) {
+	if (geteuid() == 0 || sys_cgroup_path("self", NULL, path, sizeof(path)) < 0) {
 		return false;
 	}
 	snprintf(session, sizeof(session), "/user-%u.slice/session-", geteuid());
@@ -117,7 +91,7 @@ static int wait_until_moved(const char *pid, const char *unit, char *ret_path, s
 	char path[PATH_MAX];
 
 	for (int i = 0; i < MOVE_TRIES; i++) {
-		int rc = group_of(pid, path, sizeof(path));
+		int rc = sys_cgroup_path(pid, NULL, path, sizeof(path));
 
 		if (rc < 0) {
 			return rc;
