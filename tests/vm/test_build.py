@@ -196,6 +196,15 @@ def cpus_and_memory(box):
                     "df -k / | awk 'NR == 2 { print int($2 / 1024) }'", name="big").ok()
     cpus, memory, disk = map(int, result.text.split())
     equal(cpus, 2, "cpus")
+    # Where they are emulated process 1 keeps to the first; commands do not.
+    script = "awk '/Cpus_allowed_list/ { print $2 }' /proc/1/status /proc/self/status; " \
+             "grep -c TCG /proc/cpuinfo; true"
+    first, command, emulated = box.sh(script, name="big").ok().text.split()
+    equal([first, command], ["0" if int(emulated) else "0-1", "0-1"])
+    # With the HPET instead, a device, every look at the clock would leave the guest.
+    clock = box.sh("cat /sys/devices/system/clocksource/clocksource0/current_clocksource",
+                   name="big").ok().text
+    check(clock in ("tsc\n", "kvm-clock\n"), clock)
     check(320 <= memory <= 384, f"{memory} MiB of memory")
     check(200 <= disk <= 300, f"root of {disk} MiB")
 
