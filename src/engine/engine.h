@@ -136,11 +136,11 @@ int engine_resume(struct engine *engine, struct err *err);
  * Puts the layers of disk, or without layers its zeros, under the replaceable disk of the same
  * serial and size, while the guest does not use it; the rest of disk is not looked at. Only once
  * the guest has answered: a restore may still be loading when it is said to run. The descriptors
- * are passed on, the caller keeps its own. done is called when the monitor has taken them and
- * closed the old ones; a failure is the ended event. One at a time: -EBUSY. Returns 0 or a
- * negative errno.
+ * are passed on, the caller keeps its own. done is called when the monitor has taken them and,
+ * unless nobody will read the old ones (scratch), closed those; a failure is the ended event. One
+ * at a time: -EBUSY. Returns 0 or a negative errno.
  */
-int engine_replace_disk(struct engine *engine, const struct engine_disk *disk,
+int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, bool scratch,
 			void (*done)(void *data), void *data, struct err *err);
 
 /* Memory of the host that this machine alone uses, in bytes: private pages of the monitor, guest

@@ -83,6 +83,9 @@ struct replacement {
 	struct disk_state next;
 	/* Answers that are still to come. */
 	size_t pending;
+	/* Nobody will read the old layers. */
+	bool scratch;
+	/* NULL once it was called. */
 	void (*done)(void *data);
 	void *data;
 };
@@ -467,6 +470,15 @@ static void on_greeting(struct engine *engine)
 	}
 }
 
+/* The disk stands on its new layers; the old ones are still to be closed. */
+static void tell_reopened(struct engine *engine)
+{
+	void (*done)(void *) = engine->replacement.done;
+
+	engine->replacement.done = NULL;
+	done(engine->replacement.data);
+}
+
 /* The disk stands on its new layers and the monitor has closed the old ones. */
 static void on_replaced(struct engine *engine)
 {
@@ -482,7 +494,9 @@ static void on_replaced(struct engine *engine)
 	}
 	*done.disk = done.next;
 	engine->replacement = (struct replacement){0};
-	done.done(done.data);
+	if (done.done) {
+		done.done(done.data);
+	}
 }
 
 static bool is_replacing(const char *command)
@@ -509,9 +523,12 @@ static void on_done(struct engine *engine, const char *command)
 	} else if (strcmp(command, "stop") == 0 && paused) {
 		engine->paused = NULL;
 		paused(engine->paused_data);
-	} else if (is_replacing(command) && engine->replacement.pending > 0 &&
-		   --engine->replacement.pending == 0) {
-		on_replaced(engine);
+	} else if (is_replacing(command) && engine->replacement.pending > 0) {
+		if (--engine->replacement.pending == 0) {
+			on_replaced(engine);
+		} else if (engine->replacement.scratch && strcmp(command, "blockdev-reopen") == 0) {
+			tell_reopened(engine);
+		}
 	}
 }
 
@@ -867,7 +884,7 @@ static int send_replacement(struct engine *engine, const struct engine_disk *dis
 	return rc < 0 ? err_context(err, rc, "disk %s", disk->serial) : 0;
 }
 
-int engine_replace_disk(struct engine *engine, const struct engine_disk *disk,
+int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, bool scratch,
 			void (*done)(void *data), void *data, struct err *err)
 {
 	struct engine_disk next;
@@ -894,6 +911,7 @@ int engine_replace_disk(struct engine *engine, const struct engine_disk *disk,
 	engine->replacement = (struct replacement){
 		.disk = &engine->disks[at],
 		.next = {.generation = engine->disks[at].generation + 1},
+		.scratch = scratch,
 		.done = done,
 		.data = data,
 	};

@@ -50,7 +50,7 @@ static void ask(struct keeper *keeper)
 static bool may_ask(const struct keeper *keeper)
 {
 	return (keeper->phase == KEEPER_RUNNING && keeper->fork.stage <= FORK_SYNCING) ||
-	       keeper->phase == KEEPER_WARM;
+	       keeper->phase == KEEPER_WARM || keeper->phase == KEEPER_TAKEN;
 }
 
 void clock_ask(struct keeper *keeper)

@@ -233,7 +233,7 @@ static void switch_disk(struct keeper *keeper, int top_fd)
 	rc = store_open_layers(files->sandbox_fd, &files->data_layers, &err);
 	if (rc == 0) {
 		files_describe_data(files, &disk);
-		rc = engine_replace_disk(keeper->engine, &disk, on_switched, keeper, &err);
+		rc = engine_replace_disk(keeper->engine, &disk, false, on_switched, keeper, &err);
 	}
 	if (rc < 0) {
 		keeper_fail(keeper, &err);

@@ -222,7 +222,7 @@ static int put_data_in(struct keeper *keeper, struct err *err)
 		struct engine_disk disk;
 
 		files_describe_data(&keeper->files, &disk);
-		rc = engine_replace_disk(keeper->engine, &disk, on_replaced, keeper, err);
+		rc = engine_replace_disk(keeper->engine, &disk, true, on_replaced, keeper, err);
 	}
 	return rc;
 }
@@ -257,6 +257,8 @@ void pool_claim(struct client *client, const struct ipc_message *message, int *f
 	if (message->start.has_live) {
 		keeper->live_fd = TAKE_FD(fds[next]);
 	}
+	/* While the disk is put in, the guest has nothing else to do. */
+	clock_ask(keeper);
 	if (!message->start.has_data) {
 		finish_claim(keeper);
 	} else if (put_data_in(keeper, &err) < 0) {

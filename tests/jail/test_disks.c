@@ -172,10 +172,11 @@ static bool replace(struct scene *scene, int file)
 		.layer_count = file >= 0,
 	};
 	struct err err = {0};
-	bool good = engine_replace_disk(scene->engine, &disk, stop_loop, scene, &err) == 0;
+	bool good = engine_replace_disk(scene->engine, &disk, false, stop_loop, scene, &err) == 0;
 
 	/* One at a time. */
-	good = good && engine_replace_disk(scene->engine, &disk, stop_loop, scene, NULL) == -EBUSY;
+	good = good &&
+	       engine_replace_disk(scene->engine, &disk, false, stop_loop, scene, NULL) == -EBUSY;
 	good = good && await(scene);
 	tap_note("it took %llu us %s", (unsigned long long)((clock_monotonic_ns() - start) / 1000),
 		 err.text);
@@ -229,10 +230,11 @@ static void try_replacing(struct scene *scene)
 	close_fd(&first);
 	first = make_disk(O_RDONLY);
 	unwritable.layers[0].fd = first;
-	tap(engine_replace_disk(scene->engine, &unwritable, stop_loop, scene, &err) == 0 &&
+	tap(engine_replace_disk(scene->engine, &unwritable, false, stop_loop, scene, &err) == 0 &&
 		    !await(scene),
 	    "what cannot be opened ends the machine");
-	tap(engine_replace_disk(scene->engine, &unwritable, stop_loop, scene, &err) == -EPROTO,
+	tap(engine_replace_disk(scene->engine, &unwritable, false, stop_loop, scene, &err) ==
+		    -EPROTO,
 	    "which takes no disk then");
 }
 
