@@ -115,6 +115,33 @@ def undo_of(result):
     return re.search(r"box restore \S+ (undo-\S+)", result.error).group(1)
 
 
+# ---- the end of a life ----
+
+# What root inside may have done with the mount when the machine ends. After all but the last the
+# disk is clean: the next kernel has nothing to recover. Swap keeps it in use to the end.
+LEFT = {
+    "alone": "true",
+    "covered": "mount -t tmpfs none /data && echo lost >/data/covered",
+    "covered-twice": "mount -t tmpfs none /data && mount -t tmpfs none /data",
+    "unmounted": "cd / && umount /data",
+    "bound": "mkdir /data/deep && mount --bind /data/deep /mnt && echo x >/mnt/x",
+    "covered-below": "mkdir /data/below && mount -t tmpfs none /data/below",
+    "read-only": "mount -o remount,ro /data",
+    "swap": "dd if=/dev/zero of=/data/space bs=1M count=8 2>/dev/null && mkswap /data/space >/dev/null "
+            "&& swapon /data/space",
+}
+
+
+@test(timeout=400)
+def what_was_written_stays_whatever_is_done_with_the_mount(box):
+    for name, script in LEFT.items():
+        result = box.sh(f"echo {name} >/data/{name} && {script}").ok()
+        equal(result.error, "", name)
+        result = box.sh(f"cat /data/{name}; dmesg | grep -c 'vdb.*recovery'; true").ok()
+        equal(result.text, f"{name}\n0\n" if name != "swap" else f"{name}\n1\n", name)
+    box.clean()
+
+
 # ---- import and export ----
 
 def round_trip(box):
