@@ -34,7 +34,7 @@
 #include "base/io.h"
 #include "guest/device.h"
 #include "guest/machine.h"
-#include "guest/warm.h"
+#include "guest/processor.h"
 #include "wire/net.h"
 
 /* The initramfs holds about ten. */
@@ -474,7 +474,7 @@ int machine_boot(struct machine *machine, struct err *err)
 	int rc;
 
 	*machine = (struct machine){
-		.warm_up = warm_useful(),
+		.emulated = processor_is_emulated(),
 		.port_fd = -EBADF,
 		.random_fd = -EBADF,
 		.data_fd = -EBADF,
@@ -486,6 +486,9 @@ int machine_boot(struct machine *machine, struct err *err)
 	};
 	reboot(RB_DISABLE_CAD);
 	rc = mount_points(early, ARRAY_SIZE(early), err);
+	if (machine->emulated) {
+		processor_gather();
+	}
 	if (rc == 0) {
 		rc = load_modules(err);
 	}

@@ -28,6 +28,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
+#include "guest/processor.h"
 #include "guest/spawn.h"
 
 /* The child's frames are never left in order, which AddressSanitizer could not follow. */
@@ -244,6 +245,7 @@ CHILD_CODE static void child_main(void *data)
 {
 	struct child *child = data;
 
+	processor_spread();
 	child->error = child_try(child);
 	_exit(EXIT_FAILURE);
 }

@@ -17,8 +17,8 @@
  * not be had are -EBADF.
  */
 struct machine {
-	/* warm_useful() */
-	bool warm_up;
+	/* processor_is_emulated() */
+	bool emulated;
 	int port_fd;
 	int random_fd;
 	/* The disk with serial "data" and its size. */

@@ -21,6 +21,7 @@
 #include "guest/machine.h"
 #include "guest/net_agent.h"
 #include "guest/net_route.h"
+#include "guest/processor.h"
 
 /* Ports that nobody uses. Where these sockets are bound does not matter: the BPF program gives them
  * what they get. */
@@ -232,6 +233,7 @@ static _Noreturn void run_agent(const struct net_agent_config *config)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	prctl(PR_SET_NAME, "box-net-agent", 0, 0, 0);
+	processor_spread();
 	close_others(config);
 	setpriority(PRIO_PROCESS, 0, PRECEDENCE);
 	/* Killing it would take the network from all others. */

@@ -235,8 +235,9 @@ static int grow_data(const struct machine *machine)
 
 /*
  * noatime: reading must not write to what is kept. noinit_itable: as for the root; a fork's disk
- * would otherwise grow by itself. nosuid and nodev: a kept disk brings no privileges into the next
- * life. The rest is ext4's default (data=ordered, barriers, commit every 5 seconds): what a program
+ * would otherwise grow by itself. no_prefetch_block_bitmaps: as many commands never write, and
+ * whoever does reads the few that are needed. nosuid and nodev: a kept disk brings no privileges
+ * into the next life. The rest is ext4's default (data=ordered, barriers, commit every 5 seconds): what a program
  * has synced is on the disk.
  */
 static int mount_data(struct machine *machine, struct err *err)
@@ -251,7 +252,7 @@ static int mount_data(struct machine *machine, struct err *err)
 	/* Blocks that were cached in an earlier life may be of another disk. */
 	if (ioctl(machine->data_fd, BLKFLSBUF, 0) < 0 ||
 	    mount(machine->data_path, "/data", "ext4", MS_NOATIME | MS_NOSUID | MS_NODEV,
-		  "noinit_itable") < 0) {
+		  "noinit_itable,no_prefetch_block_bitmaps") < 0) {
 		return err_set(err, -errno, "mount", "cannot mount %s at /data: %s",
 			       machine->data_path, strerrordesc_np(errno));
 	}
@@ -285,7 +286,7 @@ int machine_setup(void *data, const struct wire_setup *setup, struct wire_ready 
 	}
 	/* In a copy of a paused machine it is mounted. */
 	if (rc == 0 && (setup->flags & WIRE_SETUP_DATA) && !machine->data_mounted) {
-		if (machine->warm_up) {
+		if (machine->emulated) {
 			warm_start();
 		}
 		rc = mount_data(machine, err);

@@ -1,31 +1,18 @@
 #include "guest/warm.h"
 
-#include <cpuid.h>
 #include <linux/sched.h>
 #include <signal.h>
 #include <stdint.h>
-#include <string.h>
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
+#include "guest/processor.h"
 #include "guest/spawn.h"
 
 /* execve(2) needs a few hundred bytes of it. */
 #define STACK_BYTES 16384
 
-bool warm_useful(void)
-{
-	unsigned words[3], highest;
-	char name[sizeof(words) + 1] = "";
-
-	/* What the hypervisor calls itself. */
-	__cpuid(0x40000000, highest, words[0], words[1], words[2]);
-	(void)highest;
-	memcpy(name, words, sizeof(words));
-	return strcmp(name, "TCGTCGTCGTCG") == 0;
-}
-
-/* Runs beside process 1 in its memory, so it makes its two calls without the C library's errno. */
+/* Runs beside process 1 in its memory, so it makes its calls without the C library's errno. */
 static void enter(void *unused)
 {
 	static const char *const argv[] = {"box-guest", WARM_ARGUMENT, NULL};
@@ -33,6 +20,7 @@ static void enter(void *unused)
 	long result = SYS_execve;
 
 	(void)unused;
+	processor_spread();
 	__asm__ volatile("syscall"
 			 : "+a"(result)
 			 : "D"("/proc/self/exe"), "S"(argv), "d"(envp)

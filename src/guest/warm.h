@@ -9,13 +9,8 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 /* The argument with which box-guest is then started; it ends at once. */
 #define WARM_ARGUMENT "warm-up"
-
-/* Whether the processor is software (QEMU's TCG). Elsewhere warming up gains nothing. */
-bool warm_useful(void);
 
 /* Starts the process and does not wait. It ends by itself and is reaped like any orphan. */
 void warm_start(void);

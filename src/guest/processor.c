@@ -1,0 +1,54 @@
+#include "guest/processor.h"
+
+#include <cpuid.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+/* Which processors unbound workers may use, as a mask in hexadecimal (workqueue.rst, 6.1). */
+#define WORKERS_PATH "/sys/devices/virtual/workqueue/cpumask"
+
+/* sched_setaffinity(2) for the calling thread, without the C library's errno. */
+__attribute__((no_sanitize("address"))) static long set_affinity(const void *mask, size_t size)
+{
+	long result = SYS_sched_setaffinity;
+
+	__asm__ volatile("syscall"
+			 : "+a"(result)
+			 : "D"(0L), "S"(size), "d"(mask)
+			 : "rcx", "r11", "memory");
+	return result;
+}
+
+bool processor_is_emulated(void)
+{
+	unsigned words[3], highest;
+	char name[sizeof(words) + 1] = "";
+
+	/* What the hypervisor calls itself. */
+	__cpuid(0x40000000, highest, words[0], words[1], words[2]);
+	(void)highest;
+	memcpy(name, words, sizeof(words));
+	return strcmp(name, "TCGTCGTCGTCG") == 0;
+}
+
+void processor_gather(void)
+{
+	static const uint64_t first = 1;
+	_cleanup_close_ int fd = open(WORKERS_PATH, O_WRONLY | O_CLOEXEC);
+
+	set_affinity(&first, sizeof(first));
+	(void)!write(fd, "1", 1);
+}
+
+__attribute__((no_sanitize("address"))) void processor_spread(void)
+{
+	/* A Boxfile gives a machine 16 at most. */
+	static const uint64_t all = UINT64_MAX;
+
+	set_affinity(&all, sizeof(all));
+}
