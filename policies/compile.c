@@ -7,8 +7,9 @@
  *
  * ACTION is `allow` (the default after a condition), `errno NAME` or `notify`. Of several rules for
  * one system call the first that matches decides; a call without a matching rule, another
- * architecture and the x32 numbers kill the process. Numbers are C integers. A rule that a test
- * would not meet has `rare:` and why in its reason (tests/vm/test_calls.py).
+ * architecture and the x32 numbers kill the process. Numbers are C integers. A rule that no traced
+ * machine meets (tests/vm/test_calls.py) has `seldom:` in its reason when tests/jail/test_lists.c
+ *makes the call behind the list, and `rare:` and why when no test can.
  *
  * Out: a C source with the instructions as a constant array, the calls that have a rule, and
  * `struct jail_policy jail_policy_NAME`.

@@ -1,7 +1,8 @@
 """Which rules of policies/*.policy a trace of strace(1) has met.
 
 A line of a list that no program of box needs is a line that only helps whoever broke the program. One
-that the tests cannot meet has `rare:` and why in its reason.
+that no machine meets has `seldom:` in its reason when tests/jail/test_lists.c makes the call, and
+`rare:` and why when no test can.
 """
 
 import glob
@@ -24,7 +25,7 @@ class Rule:
     def __init__(self, policy, number, line):
         self.call, text, self.reason = RULE.fullmatch(line).groups()
         self.place = f"{policy}.policy:{number}: {line}"
-        self.rare = "rare:" in self.reason
+        self.rare, self.seldom = "rare:" in self.reason, "seldom:" in self.reason
         self.conditions = [(int(argument), int(mask or "0xffffffffffffffff", 0), int(value, 0))
                            for argument, mask, value in CONDITION.findall(text)]
 

@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
+import tarfile
 import threading
 
 from calls import STRACE, read_policies, used_rules
-from lib import check, need_root, processes, skip, test, wait_until
+from lib import MIB, TINY, TOP, check, need_root, processes, skip, test, wait_until
 from test_forward import RESET, SERVERS, Forward
 from test_net import BOXFILE, COUNT, LARGE, NOBODY, RESOLVER, SILENT, Net, get
 
@@ -85,9 +87,23 @@ DATA = "cd /data && dd if=/dev/urandom of=big bs=64k count=128 2>/dev/null && sy
     "fstrim /data; dd if=/dev/zero of=/tmp/z bs=1M count=100 2>/dev/null; rm /tmp/z; sleep 1"
 
 
+def packed_base(traced, tree):
+    """An image of some size, from an archive that xz has made."""
+    box = traced.box
+    path = f"{tree}.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        archive.add(tree, ".")
+        archive.add("/bin/busybox", "bin/sh")
+    box.make("packed", TINY.replace("base: tiny", f"base: tar:{path}").replace("512M", "8G"))
+    traced.run("build", "packed", timeout=240)
+    os.unlink(path)
+
+
 def live(traced, tree):
     """All that a machine that is up is asked for."""
     box = traced.box
+    # So large that what comes next begins another.
+    os.truncate(box.path("log/tiny.jsonl"), 5 * MIB)
     traced.run("up", "tiny").ok()
     # From here on only the machine is of interest, which is traced already.
     box.binary = traced.real
@@ -155,6 +171,7 @@ def every_line_of_the_lists_is_met(box):
     for _ in range(2):
         traced.run("run", "tiny", "--", "sh", "-c", f"{NETWORK}; {DATA}")
         wait_until("a warm machine", lambda: os.path.exists(box.path("run/tiny/warm-0")), 120)
+    packed_base(traced, tree)
     live(traced, tree)
     at_rest(traced, tree)
     box.binary = traced.real
@@ -165,6 +182,21 @@ def every_line_of_the_lists_is_met(box):
         shutil.copytree(traced.folder, os.environ["BOX_CALLS"], dirs_exist_ok=True)
     check(not strange, "calls that no line is for:", sorted(set(strange))[:10])
     unmet = [rule.place for rules in policies.values() for rule in rules
-             if rule not in used and not rule.rare]
+             if rule not in used and not rule.rare and not rule.seldom]
     check(not unmet, "lines that no program needs, and that do not say `rare:` and why:\n",
           "\n".join(unmet))
+
+
+@test(home=None)
+def lines_that_are_met_seldom_are_tried(_):
+    """Each is in the table of tests/jail/test_lists.c for its list."""
+    with open(os.path.join(TOP, "tests/jail/test_lists.c"), encoding="ascii") as file:
+        table = file.read().split("seldom[] = {", 1)[1].split("\n};", 1)[0]
+    tried = set()
+    for row in table.split("}},"):
+        tried |= {(policy, call) for policy in re.findall(r"jail_policy_(\w+)", row)
+                  for call in re.findall(r'"(\w+)"', row)}
+    wanted = {(policy, rule.call) for policy, rules in read_policies().items() for rule in rules
+              if rule.seldom}
+    check(wanted, "no line says `seldom:`")
+    check(wanted <= tried, "not tried:", sorted(wanted - tried))
