@@ -250,15 +250,19 @@ static void add_machine(struct engine *engine)
 		add_option(engine, "-accel", "kvm");
 		/* Nested virtualization is a large part of KVM that no sandbox needs. */
 		add_option(engine, "-cpu", "host,-vmx,-svm");
+		add_option(engine, "-smp", arena_print(engine, "%u", config->cpus));
 	} else {
 		add_option(engine, "-accel",
 			   arena_print(engine, "tcg,thread=multi,tb-size=%d", TCG_BUFFER_MIB));
 		/* Not "max,-svm": with that QEMU 7.2 gives programs wrong results (readlink(2)
 		 * fails). */
 		add_option(engine, "-cpu", "max");
+		/* Without a cache in common: so the guest does not wake another processor whenever
+		 * one is idle, which takes longer than what it is woken for. */
+		add_option(engine, "-smp",
+			   arena_print(engine, "%u,sockets=%u", config->cpus, config->cpus));
 	}
 	add_option(engine, "-m", arena_print(engine, "%u", config->ram_mib));
-	add_option(engine, "-smp", arena_print(engine, "%u", config->cpus));
 	if (config->memory_fd >= 0) {
 		add_option(engine, "-object",
 			   arena_print(engine,
