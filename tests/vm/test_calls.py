@@ -88,8 +88,12 @@ DATA = "cd /data && dd if=/dev/urandom of=big bs=64k count=128 2>/dev/null && sy
 
 
 def packed_base(traced, tree):
-    """An image of some size, from an archive that xz has made."""
+    """An image of some size and many files, from an archive that xz has made."""
     box = traced.box
+    os.mkdir(f"{tree}/many")
+    for number in range(1000):
+        with open(f"{tree}/many/{number}", "wb") as file:
+            file.write(os.urandom(100))
     path = f"{tree}.tar.xz"
     with tarfile.open(path, "w:xz") as archive:
         archive.add(tree, ".")
@@ -97,6 +101,7 @@ def packed_base(traced, tree):
     box.make("packed", TINY.replace("base: tiny", f"base: tar:{path}").replace("512M", "8G"))
     traced.run("build", "packed", timeout=240)
     os.unlink(path)
+    shutil.rmtree(f"{tree}/many")
 
 
 def live(traced, tree):
