@@ -9,7 +9,7 @@
  * one system call the first that matches decides; a call without a matching rule, another
  * architecture and the x32 numbers kill the process. Numbers are C integers. A rule that no traced
  * machine meets (tests/vm/test_calls.py) has `seldom:` in its reason when tests/jail/test_lists.c
- *makes the call behind the list, and `rare:` and why when no test can.
+ * makes the call behind the list, and `rare:` and why when no test can.
  *
  * Out: a C source with the instructions as a constant array, the calls that have a rule, and
  * `struct jail_policy jail_policy_NAME`.

@@ -133,9 +133,9 @@ const char *kernel_words(void)
 {
 	/* A panic ends the machine at once (-no-reboot); the console says why. The kernel's test
 	 * whether the timer ticks counts turns of a loop, and panics where a busy host lets it turn
-	 * too fast. It also distrusts the time stamp counter of more than one emulated processor,
-	 * and would read the time from the HPET, a device that all of them wait for in turn; QEMU
-	 * derives their counters from one. */
+	 * too fast. The kernel also distrusts the time stamp counter of more than one emulated
+	 * processor, and would read the time from the HPET, a device that all of them wait for in
+	 * turn; QEMU derives their counters from one. */
 	static const char words[] = "console=ttyS0 quiet panic=-1 reboot=t no_timer_check "
 				    "tsc=reliable";
 

@@ -8,23 +8,20 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "guest/spawn.h"
 
 /* Which processors unbound workers may use, as a mask in hexadecimal (workqueue.rst, 6.1). */
 #define WORKERS_PATH "/sys/devices/virtual/workqueue/cpumask"
 /* The process ID of kthreadd: new threads of the kernel begin where it may run. */
 #define KTHREADD 2
 
-/* sched_setaffinity(2), 0 being the caller, without the C library's errno. */
-__attribute__((no_sanitize("address"))) static long set_affinity(long process, const void *mask,
-								 size_t size)
-{
-	long result = SYS_sched_setaffinity;
+/* Whether there is something to undo in a child. */
+static bool gathered;
 
-	__asm__ volatile("syscall"
-			 : "+a"(result)
-			 : "D"(process), "S"(size), "d"(mask)
-			 : "rcx", "r11", "memory");
-	return result;
+/* process: 0 is the caller. mask: as long as a Boxfile's 16 processors need. */
+static void set_affinity(long process, const uint64_t *mask)
+{
+	spawn_call(SYS_sched_setaffinity, process, sizeof(*mask), (long)(uintptr_t)mask);
 }
 
 bool processor_is_emulated(void)
@@ -44,15 +41,17 @@ void processor_gather(void)
 	static const uint64_t first = 1;
 	_cleanup_close_ int fd = open(WORKERS_PATH, O_WRONLY | O_CLOEXEC);
 
-	set_affinity(0, &first, sizeof(first));
-	set_affinity(KTHREADD, &first, sizeof(first));
+	set_affinity(0, &first);
+	set_affinity(KTHREADD, &first);
 	(void)!write(fd, "1", 1);
+	gathered = true;
 }
 
-__attribute__((no_sanitize("address"))) void processor_spread(void)
+void processor_spread(void)
 {
-	/* A Boxfile gives a machine 16 at most. */
 	static const uint64_t all = UINT64_MAX;
 
-	set_affinity(0, &all, sizeof(all));
+	if (gathered) {
+		set_affinity(0, &all);
+	}
 }

@@ -19,5 +19,6 @@ bool processor_is_emulated(void);
 void processor_gather(void);
 
 /* Gives the calling process every processor again. For each child of one that was kept to the
- * first. Leaves errno alone: it may run beside its parent in the same memory. */
+ * first; elsewhere it does nothing. Leaves errno alone: it may run beside its parent in the same
+ * memory. */
 void processor_spread(void);

@@ -235,10 +235,10 @@ static int grow_data(const struct machine *machine)
 
 /*
  * noatime: reading must not write to what is kept. noinit_itable: as for the root; a fork's disk
- * would otherwise grow by itself. no_prefetch_block_bitmaps: as many commands never write, and
- * whoever does reads the few that are needed. nosuid and nodev: a kept disk brings no privileges
- * into the next life. The rest is ext4's default (data=ordered, barriers, commit every 5 seconds):
- * what a program has synced is on the disk.
+ * would otherwise grow by itself. no_prefetch_block_bitmaps: many commands never write,
+ * and whoever does reads the few that are needed. nosuid and nodev: a kept disk brings no
+ * privileges into the next life. The rest is ext4's default (data=ordered, barriers, commit every 5
+ * seconds): what a program has synced is on the disk.
  */
 static int mount_data(struct machine *machine, struct err *err)
 {

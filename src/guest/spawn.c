@@ -25,3 +25,12 @@ long spawn_clone(const struct clone_args *args, void (*entry)(void *), void *arg
 			 : "rcx", "r11", "memory", "cc");
 	return result;
 }
+
+long spawn_call(long number, long first, long second, long third)
+{
+	__asm__ volatile("syscall"
+			 : "+a"(number)
+			 : "D"(first), "S"(second), "d"(third)
+			 : "rcx", "r11", "memory");
+	return number;
+}

@@ -1,5 +1,5 @@
 /*
- * clone3(2), which has no function in the C library.
+ * clone3(2), which has no function in the C library, and calls for a process that it made.
  */
 #pragma once
 
@@ -13,3 +13,7 @@ struct clone_args;
  * call anything that may set it.
  */
 long spawn_clone(const struct clone_args *args, void (*entry)(void *), void *argument);
+
+/* A system call that leaves errno alone. Returns what the kernel does: a negative errno when it
+ * failed. */
+long spawn_call(long number, long first, long second, long third);

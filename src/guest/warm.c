@@ -17,20 +17,13 @@ static void enter(void *unused)
 {
 	static const char *const argv[] = {"box-guest", WARM_ARGUMENT, NULL};
 	static const char *const envp[] = {NULL};
-	long result = SYS_execve;
 
 	(void)unused;
 	processor_spread();
-	__asm__ volatile("syscall"
-			 : "+a"(result)
-			 : "D"("/proc/self/exe"), "S"(argv), "d"(envp)
-			 : "rcx", "r11", "memory");
+	spawn_call(SYS_execve, (long)(uintptr_t) "/proc/self/exe", (long)(uintptr_t)argv,
+		   (long)(uintptr_t)envp);
 	for (;;) {
-		result = SYS_exit_group;
-		__asm__ volatile("syscall"
-				 : "+a"(result)
-				 : "D"(EXIT_FAILURE)
-				 : "rcx", "r11", "memory");
+		spawn_call(SYS_exit_group, EXIT_FAILURE, 0, 0);
 	}
 }
 

@@ -397,9 +397,6 @@ void keeper_is_up(struct keeper *keeper)
 	loop_timer_cancel(keeper->loop, &keeper->timer);
 	keeper->phase = KEEPER_RUNNING;
 	client_tell(keeper->starter, &message);
-	if (!keeper->ready.warm) {
-		clock_ask(keeper);
-	}
 	if (keeper->start.mode == IPC_START_RUN && keeper->start.stay == IPC_STAY_NO &&
 	    keeper->ready.restored) {
 		pool_refill_soon(keeper);

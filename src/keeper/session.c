@@ -118,6 +118,7 @@ void keeper_guest_ready(struct keeper *keeper)
 		pool_started(keeper);
 	} else {
 		keeper_is_up(keeper);
+		clock_ask(keeper);
 	}
 }
 
