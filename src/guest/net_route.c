@@ -139,23 +139,42 @@ static uint8_t table_of(uint8_t family)
 	return family == AF_INET ? RT_TABLE_LOCAL : TABLE_REST_V6;
 }
 
-static int add_route(int fd, uint8_t family, const uint8_t *source)
+static void begin_route(struct request *request, uint8_t family, uint8_t table, size_t prefix_bytes)
 {
 	const struct rtmsg fixed = {
 		.rtm_family = family,
-		.rtm_table = table_of(family),
+		.rtm_dst_len = (uint8_t)(8 * prefix_bytes),
+		.rtm_table = table,
 		.rtm_protocol = RTPROT_STATIC,
 		.rtm_scope = RT_SCOPE_HOST,
 		.rtm_type = RTN_LOCAL,
 	};
+
+	begin(request, RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, &fixed,
+	      sizeof(fixed));
+	add_u32(request, RTA_OIF, LOOPBACK_INDEX);
+}
+
+/* All other addresses are taken for the machine's own. */
+static int add_route_rest(int fd, uint8_t family, const uint8_t *source)
+{
 	struct request request;
 	size_t size;
 	const uint8_t *bytes = bytes_of(source, family, &size);
 
-	begin(&request, RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE, &fixed,
-	      sizeof(fixed));
-	add_u32(&request, RTA_OIF, LOOPBACK_INDEX);
+	begin_route(&request, family, table_of(family), 0);
 	add(&request, RTA_PREFSRC, bytes, size);
+	return carry_out(fd, &request);
+}
+
+/* IPv6 adds the route to a new address from a worker, some time later; until then the rule below
+ * would keep ICMP's errors from the machine itself. */
+static int add_route_own_v6(int fd)
+{
+	struct request request;
+
+	begin_route(&request, AF_INET6, RT_TABLE_LOCAL, sizeof(net_pool_own_v6));
+	add(&request, RTA_DST, net_pool_own_v6, sizeof(net_pool_own_v6));
 	return carry_out(fd, &request);
 }
 
@@ -211,11 +230,14 @@ int net_route_set_up(struct err *err)
 
 	for (size_t i = 0; rc == 0 && i < ARRAY_SIZE(kinds); i++) {
 		rc = add_address(fd, kinds[i].family, kinds[i].own);
+		if (rc == 0 && kinds[i].family == AF_INET6) {
+			rc = add_route_own_v6(fd);
+		}
 		if (rc == 0) {
 			rc = add_rules(fd, kinds[i].family);
 		}
 		if (rc == 0) {
-			rc = add_route(fd, kinds[i].family, kinds[i].own);
+			rc = add_route_rest(fd, kinds[i].family, kinds[i].own);
 		}
 	}
 	return rc < 0 ? err_set(err, rc, "network", "cannot set up the network's routes: %s",

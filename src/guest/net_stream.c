@@ -493,29 +493,28 @@ static void prepare(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &on, sizeof(on));
 }
 
-static bool tuple_of(int fd, struct net_tuple *ret_tuple)
+static bool tuple_of(int fd, const struct sockaddr_in6 *peer, struct net_tuple *ret_tuple)
 {
-	struct sockaddr_in6 own, peer;
-	socklen_t own_size = sizeof(own), peer_size = sizeof(peer);
+	struct sockaddr_in6 own;
+	socklen_t size = sizeof(own);
 
-	if (getsockname(fd, (struct sockaddr *)&own, &own_size) < 0 ||
-	    getpeername(fd, (struct sockaddr *)&peer, &peer_size) < 0) {
+	if (getsockname(fd, (struct sockaddr *)&own, &size) < 0) {
 		return false;
 	}
-	memcpy(ret_tuple->source, &peer.sin6_addr, 16);
-	memcpy(ret_tuple->source_port, &peer.sin6_port, 2);
+	memcpy(ret_tuple->source, &peer->sin6_addr, 16);
+	memcpy(ret_tuple->source_port, &peer->sin6_port, 2);
 	memcpy(ret_tuple->destination, &own.sin6_addr, 16);
 	memcpy(ret_tuple->destination_port, &own.sin6_port, 2);
 	return true;
 }
 
 /* Joins a connection with its stream. Returns false when there is none. */
-static bool join(struct net_agent *agent, int fd)
+static bool join(struct net_agent *agent, int fd, const struct sockaddr_in6 *peer)
 {
 	struct net_stream *stream;
 	struct net_tuple tuple;
 
-	stream = tuple_of(fd, &tuple) ? find_tuple(agent, &tuple) : NULL;
+	stream = tuple_of(fd, peer, &tuple) ? find_tuple(agent, &tuple) : NULL;
 	if (!stream || stream->state != NET_STREAM_RELEASED || stream->due != 0) {
 		return false;
 	}
@@ -543,13 +542,17 @@ static bool join(struct net_agent *agent, int fd)
 void net_streams_accept(struct net_agent *agent)
 {
 	for (int i = 0; i < ACCEPTS_MAX; i++) {
-		_cleanup_close_ int fd = accept4(agent->config.sockets[NET_SOCKET_TCP], NULL, NULL,
-						 SOCK_NONBLOCK | SOCK_CLOEXEC);
+		/* getpeername(2) does not know it any more when the program has reset already. */
+		struct sockaddr_in6 peer;
+		socklen_t size = sizeof(peer);
+		_cleanup_close_ int fd =
+			accept4(agent->config.sockets[NET_SOCKET_TCP], (struct sockaddr *)&peer,
+				&size, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 		if (fd < 0) {
 			return;
 		}
-		if (join(agent, fd)) {
+		if (join(agent, fd, &peer)) {
 			(void)TAKE_FD(fd);
 		} else {
 			tcp_abort(fd);

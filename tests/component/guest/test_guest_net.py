@@ -285,6 +285,23 @@ def test_resets():
 
 
 @test
+def test_a_reset_before_the_agent_has_looked():
+    """A program that connects and resets at once is told to the host, and its place is free."""
+    life = booted(lambda host: host.rules.update({443: None}))
+    # On one processor, and before the agent: this test goes on as soon as it is connected.
+    processors = {min(os.sched_getaffinity(0))}
+    os.sched_setaffinity(0, processors)
+    os.sched_setaffinity(life.pid, processors)
+    os.sched_setscheduler(life.pid, os.SCHED_IDLE, os.sched_param(0))
+    for address, family in (("93.184.216.34", V4), ("2606:2800::1", V6)) * 2:
+        sock = connected(address, 443, family)
+        stream = life.host.stream()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        life.host.wait(lambda s=stream: s.reset, "no RESET", 8)
+
+
+@test
 def test_slow_reader():
     """A program that does not read stops its own stream; nothing is lost."""
     life = booted(lambda host: host.rules.update({443: None, 7: None}))
