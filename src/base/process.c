@@ -12,35 +12,79 @@
 /* Some 50 numbers. */
 #define STAT_BYTES_MAX 2048
 
-static bool thread_is_in(int tasks_fd, const char *thread, char state)
+/* Of the kernel's include/linux/sched.h; its values are part of proc(5). */
+#define PF_EXITING 4u
+
+/* What proc(5) tells of a thread behind its name: state, and then numbers. The caller frees. NULL
+ * for what is no thread, or not there any more. */
+static char *read_thread(int tasks_fd, const char *thread, const char **ret_state)
 {
 	_cleanup_free_ char *text = NULL;
 	const char *after_name;
 	char path[64];
 
+	if (thread[0] == '.') {
+		return NULL;
+	}
 	snprintf(path, sizeof(path), "%.32s/stat", thread);
 	if (read_file_at(tasks_fd, path, STAT_BYTES_MAX, &text, NULL) < 0) {
-		return false;
+		return NULL;
 	}
 	/* The name is in parentheses, and may hold some itself. */
 	after_name = strrchr(text, ')');
-	return after_name && after_name[1] == ' ' && after_name[2] == state;
+	if (!after_name || after_name[1] != ' ') {
+		return NULL;
+	}
+	*ret_state = after_name + 2;
+	return TAKE_PTR(text);
+}
+
+static DIR *open_threads(pid_t pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	return opendir(path);
 }
 
 bool process_has_thread_in(pid_t pid, char state)
 {
+	DIR *threads = open_threads(pid);
 	struct dirent *entry;
 	bool found = false;
-	char path[64];
-	DIR *tasks;
 
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	tasks = opendir(path);
-	while (tasks && !found && (entry = readdir(tasks))) {
-		found = entry->d_name[0] != '.' && thread_is_in(dirfd(tasks), entry->d_name, state);
+	while (threads && !found && (entry = readdir(threads))) {
+		const char *its_state;
+		_cleanup_free_ char *text = read_thread(dirfd(threads), entry->d_name, &its_state);
+
+		found = text && its_state[0] == state;
 	}
-	if (tasks) {
-		closedir(tasks);
+	if (threads) {
+		closedir(threads);
 	}
 	return found;
+}
+
+bool process_is_exiting(pid_t pid)
+{
+	DIR *threads = open_threads(pid);
+	size_t count = 0, exiting = 0;
+	struct dirent *entry;
+
+	while (threads && exiting == count && (entry = readdir(threads))) {
+		const char *state;
+		_cleanup_free_ char *text = read_thread(dirfd(threads), entry->d_name, &state);
+		unsigned flags;
+
+		/* One that is not there any more has ended meanwhile. */
+		if (text) {
+			count++;
+			exiting += sscanf(state, "%*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
+				   (flags & PF_EXITING);
+		}
+	}
+	if (threads) {
+		closedir(threads);
+	}
+	return count > 0 && exiting == count;
 }

@@ -136,11 +136,11 @@ int engine_resume(struct engine *engine, struct err *err);
  * Puts the layers of disk, or without layers its zeros, under the replaceable disk of the same
  * serial and size, while the guest does not use it; the rest of disk is not looked at. Only once
  * the guest has answered: a restore may still be loading when it is said to run. The descriptors
- * are passed on, the caller keeps its own. done is called when the monitor has taken them and,
- * unless nobody will read the old ones (scratch), closed those; a failure is the ended event. One
- * at a time: -EBUSY. Returns 0 or a negative errno.
+ * are passed on, the caller keeps its own. The old ones are closed; with keep_old they stay open
+ * until the machine ends, which takes the monitor less time. done is called when that is done; a
+ * failure is the ended event. One at a time: -EBUSY. Returns 0 or a negative errno.
  */
-int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, bool scratch,
+int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, bool keep_old,
 			void (*done)(void *data), void *data, struct err *err);
 
 /* Memory of the host that this machine alone uses, in bytes: private pages of the monitor, guest
@@ -150,6 +150,10 @@ uint64_t engine_private_bytes(const struct engine *engine);
 /* The jail that the monitor was started in, and the process, for reports. */
 const struct jail *engine_jail(const struct engine *engine);
 const struct jail_process *engine_process(const struct engine *engine);
+
+/* Kills the monitor. When this returns it writes nothing any more, and no event comes; engine_free
+ * waits until it is gone. */
+void engine_stop(struct engine *engine);
 
 /* Kills the monitor, waits for it, frees everything. NULL is allowed. */
 void engine_free(struct engine *engine);

@@ -83,9 +83,8 @@ struct replacement {
 	struct disk_state next;
 	/* Answers that are still to come. */
 	size_t pending;
-	/* Nobody will read the old layers. */
-	bool scratch;
-	/* NULL once it was called. */
+	/* The old layers stay open. */
+	bool keep_old;
 	void (*done)(void *data);
 	void *data;
 };
@@ -474,21 +473,12 @@ static void on_greeting(struct engine *engine)
 	}
 }
 
-/* The disk stands on its new layers; the old ones are still to be closed. */
-static void tell_reopened(struct engine *engine)
-{
-	void (*done)(void *) = engine->replacement.done;
-
-	engine->replacement.done = NULL;
-	done(engine->replacement.data);
-}
-
-/* The disk stands on its new layers and the monitor has closed the old ones. */
+/* The disk stands on its new layers, and the old ones are closed unless they are kept. */
 static void on_replaced(struct engine *engine)
 {
 	struct replacement done = engine->replacement;
 
-	for (size_t i = 0; i < done.disk->set_count; i++) {
+	for (size_t i = 0; i < done.disk->set_count && !done.keep_old; i++) {
 		jail_forget_file(&engine->process, done.disk->files[i].device,
 				 done.disk->files[i].inode);
 	}
@@ -498,9 +488,7 @@ static void on_replaced(struct engine *engine)
 	}
 	*done.disk = done.next;
 	engine->replacement = (struct replacement){0};
-	if (done.done) {
-		done.done(done.data);
-	}
+	done.done(done.data);
 }
 
 static bool is_replacing(const char *command)
@@ -530,8 +518,6 @@ static void on_done(struct engine *engine, const char *command)
 	} else if (is_replacing(command) && engine->replacement.pending > 0) {
 		if (--engine->replacement.pending == 0) {
 			on_replaced(engine);
-		} else if (engine->replacement.scratch && strcmp(command, "blockdev-reopen") == 0) {
-			tell_reopened(engine);
 		}
 	}
 }
@@ -879,16 +865,16 @@ static int send_replacement(struct engine *engine, const struct engine_disk *dis
 	if (rc == 0) {
 		rc = replace_send(engine, -1, "blockdev-reopen", "{\"options\":[%s]}", text);
 	}
-	if (rc == 0) {
+	if (rc == 0 && !replacement->keep_old) {
 		rc = replace_send(engine, -1, "blockdev-del", "{\"node-name\":\"%s\"}", old_node);
 	}
-	for (size_t i = 0; rc == 0 && i < old->set_count; i++) {
+	for (size_t i = 0; rc == 0 && i < old->set_count && !replacement->keep_old; i++) {
 		rc = replace_send(engine, -1, "remove-fd", "{\"fdset-id\":%d}", old->sets[i]);
 	}
 	return rc < 0 ? err_context(err, rc, "disk %s", disk->serial) : 0;
 }
 
-int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, bool scratch,
+int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, bool keep_old,
 			void (*done)(void *data), void *data, struct err *err)
 {
 	struct engine_disk next;
@@ -915,7 +901,7 @@ int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, b
 	engine->replacement = (struct replacement){
 		.disk = &engine->disks[at],
 		.next = {.generation = engine->disks[at].generation + 1},
-		.scratch = scratch,
+		.keep_old = keep_old,
 		.done = done,
 		.data = data,
 	};
@@ -935,6 +921,14 @@ const struct jail *engine_jail(const struct engine *engine)
 const struct jail_process *engine_process(const struct engine *engine)
 {
 	return &engine->process;
+}
+
+void engine_stop(struct engine *engine)
+{
+	drop_watches(engine);
+	if (engine->spawned) {
+		jail_stop(&engine->process);
+	}
 }
 
 void engine_free(struct engine *engine)

@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/mutant.h"
+#include "base/process.h"
 #include "jail/enter.h"
 #include "jail/groups.h"
 #include "sys/cgroup.h"
@@ -52,6 +54,8 @@
 #define NAME_BYTES_MAX 63
 /* Seven numbers. */
 #define STATM_BYTES_MAX 256
+/* How often a killed process is looked at without a pause: its threads take microseconds to end. */
+#define QUICK_LOOKS 20
 
 static int refuse(const struct jail *jail, struct err *err, const char *why, const char *what)
 {
@@ -562,6 +566,22 @@ int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct
 	}
 	*ret_process = process;
 	return 0;
+}
+
+void jail_stop(const struct jail_process *process)
+{
+	struct pollfd ended = {.fd = process->pidfd, .events = POLLIN};
+
+	if (process->pid <= 0 || MUTANT("spare")) {
+		return;
+	}
+	(void)sys_pidfd_signal(process->pidfd, SIGKILL);
+	/* A thread that waits for the host's disk takes longer than the others. */
+	for (int looks = 0; !process_is_exiting(process->pid); looks++) {
+		if (poll(&ended, 1, looks < QUICK_LOOKS ? 0 : 1) != 0) {
+			return;
+		}
+	}
 }
 
 int jail_end(struct jail_process *process)

@@ -207,6 +207,13 @@ void jail_clear(struct jail *jail);
 int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct err *err);
 
 /*
+ * Kills the process, and returns when none of its threads can make a call any more: nothing is
+ * written or sent by it from then on. That is milliseconds before all of its memory is given back,
+ * for which jail_end waits.
+ */
+void jail_stop(const struct jail_process *process);
+
+/*
  * Kills the process if it still lives, reaps it, removes its cgroups. Returns the wait status as
  * of waitpid(2), or -ECHILD when somebody else has reaped it. Leaves pidfd and notify_fd alone.
  */

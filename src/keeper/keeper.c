@@ -93,8 +93,8 @@ static void tell_down(struct keeper *keeper)
 	}
 }
 
-/* What others may be waiting for: the locks, /data, and the names in run/NAME. The monitor is gone,
- * so nothing writes any more; what is left to close is ours alone. */
+/* What others may be waiting for: the locks, /data, and the names in run/NAME. The monitor writes
+ * nothing any more; what is left to close is ours alone. */
 static void let_go(struct keeper *keeper)
 {
 	ports_close(keeper);
@@ -112,7 +112,12 @@ static void go_down(struct keeper *keeper)
 		return;
 	}
 	keeper->phase = KEEPER_ENDING;
-	engine_free(TAKE_PTR(keeper->engine));
+	engine_stop(keeper->engine);
+	if (keeper->start.stay == IPC_STAY_UP) {
+		/* Who has taken it down finds its memory free too. A run does not wait for that: a
+		 * third of what its end takes is to give pages back one by one. */
+		engine_free(TAKE_PTR(keeper->engine));
+	}
 	if (keeper->start.mode == IPC_START_BUILD) {
 		/* The image is kept, unlike the root of a run. */
 		fsync(keeper->files.image_fd);
@@ -141,7 +146,7 @@ static void on_limit(struct loop *loop, void *data)
 	if (keeper->start.stay == IPC_STAY_WARM) {
 		/* Nobody waits for it, and who drains the pool must not wait for long. */
 		keeper_end(keeper);
-	} else if (keeper->phase == KEEPER_TAKEN) {
+	} else if (keeper->phase == KEEPER_TAKEN || keeper->attaching) {
 		keeper_fail_text(keeper, "guest-silent", "the guest did not mount /data in time",
 				 "run the command again");
 	} else if (keeper->phase == KEEPER_STARTING) {

@@ -193,6 +193,7 @@ static void finish_claim(struct keeper *keeper)
 	keeper_is_up(keeper);
 }
 
+/* Its command may come while the guest mounts: the guest takes one frame after the other. */
 static void on_replaced(void *data)
 {
 	struct keeper *keeper = data;
@@ -202,13 +203,17 @@ static void on_replaced(void *data)
 				 "run the command again");
 		return;
 	}
+	finish_claim(keeper);
 	keeper->attaching = true;
+	keeper_set_limit(keeper, ATTACH_LIMIT_MS);
 }
 
 void pool_attached(struct keeper *keeper)
 {
 	keeper->attaching = false;
-	finish_claim(keeper);
+	if (keeper->phase == KEEPER_RUNNING) {
+		loop_timer_cancel(keeper->loop, &keeper->timer);
+	}
 }
 
 static int put_data_in(struct keeper *keeper, struct err *err)

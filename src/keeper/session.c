@@ -144,7 +144,7 @@ static void take_error(struct keeper *keeper, const struct wire_frame *frame)
 		return;
 	}
 	clean_text((const uint8_t *)error.text, strlen(error.text), text, sizeof(text));
-	if (keeper->phase == KEEPER_GOING_DOWN) {
+	if (keeper->phase == KEEPER_GOING_DOWN && !keeper->attaching) {
 		snprintf(line, sizeof(line), "%s: %s", text, strerror((int)error.error));
 		keeper_fail_text(keeper, "data-not-written", line,
 				 "is the host's disk full? what a program had synced without an "
@@ -153,7 +153,9 @@ static void take_error(struct keeper *keeper, const struct wire_frame *frame)
 	}
 	snprintf(line, sizeof(line), "the guest could not set its machine up: %s: %s", text,
 		 error.error > 0 && error.error < 4096 ? strerror((int)error.error) : "unknown");
-	keeper_fail_text(keeper, "guest-setup", line, "build it again: box build --no-cache");
+	keeper_fail_text(keeper, "guest-setup", line,
+			 "build it again: box build --no-cache; is it /data? `box restore` or "
+			 "`box reset` puts another in its place");
 }
 
 static void take_hello(struct keeper *keeper, const struct wire_frame *frame)
@@ -192,10 +194,12 @@ static void take_log(struct keeper *keeper, const struct wire_frame *frame)
 }
 
 /* Whether the guest has been asked for what may fail. */
-static bool may_fail(enum keeper_phase phase)
+static bool may_fail(const struct keeper *keeper)
 {
-	return phase == KEEPER_STARTING || phase == KEEPER_GOING_DOWN || phase == KEEPER_FREEZING ||
-	       phase == KEEPER_WARMING || phase == KEEPER_TAKEN;
+	enum keeper_phase phase = keeper->phase;
+
+	return keeper->attaching || phase == KEEPER_STARTING || phase == KEEPER_GOING_DOWN ||
+	       phase == KEEPER_FREEZING || phase == KEEPER_WARMING || phase == KEEPER_TAKEN;
 }
 
 static void take_port_frame(struct keeper *keeper, const struct wire_frame *frame)
@@ -206,13 +210,12 @@ static void take_port_frame(struct keeper *keeper, const struct wire_frame *fram
 		take_hello(keeper, frame);
 	} else if (frame->type == WIRE_READY && starting) {
 		take_ready(keeper, frame);
-	} else if (frame->type == WIRE_ERROR && may_fail(keeper->phase)) {
+	} else if (frame->type == WIRE_ERROR && may_fail(keeper)) {
 		take_error(keeper, frame);
 	} else if (frame->type == WIRE_DETACHED && keeper->phase == KEEPER_WARMING &&
 		   commands_signal(keeper, 0) == 0) {
 		pool_detached(keeper);
-	} else if (frame->type == WIRE_ATTACHED && keeper->phase == KEEPER_TAKEN &&
-		   keeper->attaching) {
+	} else if (frame->type == WIRE_ATTACHED && keeper->attaching) {
 		pool_attached(keeper);
 	} else if (frame->type == WIRE_LOG) {
 		take_log(keeper, frame);

@@ -877,6 +877,7 @@ static void test_text_bytes(void **state)
 static void test_process_state(void **state)
 {
 	pid_t child = fork();
+	siginfo_t info;
 	int status;
 
 	(void)state;
@@ -891,9 +892,14 @@ static void test_process_state(void **state)
 	assert_int_equal(waitpid(child, &status, WUNTRACED), child);
 	assert_true(process_has_thread_in(child, 'T'));
 	assert_false(process_has_thread_in(child, 'D'));
+	assert_false(process_is_exiting(child));
 	kill(child, SIGKILL);
+	/* It is a zombie until it is reaped. */
+	assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+	assert_true(process_is_exiting(child));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_false(process_has_thread_in(child, 'T'));
+	assert_false(process_is_exiting(child));
 }
 
 int main(void)

@@ -12,16 +12,21 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/process.h"
 #include "jail/jail.h"
+#include "sys/process.h"
 
 /* Classic BPF as seccomp(2) runs it: only the instructions that policies/compile.c writes. */
 static uint32_t run_filter(const struct jail_policy *policy, const struct seccomp_data *data)
@@ -395,6 +400,60 @@ static void test_spawn_refuses(void **state)
 	assert_int_equal(jail_spawn(&bad, &process, &err), -EINVAL);
 }
 
+/* Writes on and on, with much memory that must be given back when it is killed. */
+static _Noreturn void write_on(_Atomic uint64_t *count)
+{
+	size_t size = 256u << 20;
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+	while (memory != MAP_FAILED) {
+		(*count)++;
+	}
+	_exit(EXIT_FAILURE);
+}
+
+static void test_stop(void **state)
+{
+	_Atomic uint64_t *count = mmap(NULL, sizeof(*count), PROT_READ | PROT_WRITE,
+				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	cpu_set_t before, one;
+
+	(void)state;
+	/* On one processor, so that a killed process has to wait for its turn to end. */
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_ptr_not_equal(count, MAP_FAILED);
+	for (int i = 0; i < 10; i++) {
+		struct jail_process process = {.notify_fd = -EBADF};
+		uint64_t last;
+
+		*count = 0;
+		process.pid = fork();
+		if (process.pid == 0) {
+			write_on(count);
+		}
+		process.pidfd = sys_pidfd_open(process.pid);
+		assert_true(process.pidfd >= 0);
+		while (*count == 0) {
+			usleep(1000);
+		}
+		jail_stop(&process);
+		last = *count;
+		assert_true(process_is_exiting(process.pid));
+		usleep(20000);
+		assert_int_equal(*count, last);
+		assert_int_equal(WTERMSIG(jail_end(&process)), SIGKILL);
+		/* Without a process there is nothing to do. */
+		jail_stop(&process);
+		close_fd(&process.pidfd);
+	}
+	sched_setaffinity(0, sizeof(before), &before);
+	munmap((void *)(uintptr_t)count, sizeof(*count));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -407,6 +466,7 @@ int main(void)
 		cmocka_unit_test(test_add_program_damaged),
 		cmocka_unit_test(test_describe),
 		cmocka_unit_test(test_spawn_refuses),
+		cmocka_unit_test(test_stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

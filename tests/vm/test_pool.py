@@ -192,6 +192,21 @@ def data_of_its_own(box):
 
 
 @test(home="copy")
+def data_that_cannot_be_mounted(box):
+    """Said by the machine that was ready as by one that was not; the next /data is mounted again."""
+    box.sh("device=$(awk '$2 == \"/data\" { print $1 }' /proc/mounts); "
+           "dd if=/dev/urandom of=$device bs=4096 seek=1 count=1; sync").ok()
+    fill(box, 1)
+    equal(warm_sh(box, "echo ran").fails("cannot mount", "box reset").text, "")
+    box.clean(5)
+    box.sh("echo ran", "--cold").fails("cannot mount")
+    box.run("reset", "-y", "tiny").ok()
+    equal(box.sh("echo ran > /data/file; cat /data/file").ok().text, "ran\n")
+    await_ready(box, 1)
+    drain(box)
+
+
+@test(home="copy")
 def no_data_and_a_copy_of_it(box):
     box.sh("echo kept > /data/word").ok()
     fill(box, 2)
