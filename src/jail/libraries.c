@@ -57,7 +57,7 @@ static int read_interpreter(int fd, char *ret_path, size_t size)
 	return 0;
 }
 
-/* Runs "loader --list program" and collects what it prints. */
+/* Runs "loader --list program" and collects what it prints. -ENOEXEC: it failed, and said why. */
 static int run_loader(const char *loader, const char *program, char *ret_list, size_t size)
 {
 	posix_spawn_file_actions_t actions;
@@ -75,7 +75,7 @@ static int run_loader(const char *loader, const char *program, char *ret_list, s
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
 	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
-	posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_RDWR, 0);
+	posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
 	rc = -posix_spawn(&pid, loader, &actions, NULL, argv, environment);
 	posix_spawn_file_actions_destroy(&actions);
 	close(ends[1]);
@@ -171,6 +171,12 @@ int jail_add_program(struct jail *jail, const char *host_path, struct err *err)
 	}
 	list = malloc(LIST_BYTES_MAX);
 	rc = list ? run_loader(loader, host_path, list, LIST_BYTES_MAX) : -ENOMEM;
+	if (rc == -ENOEXEC && list[0]) {
+		list[strcspn(list, "\n")] = '\0';
+		err_set(err, rc, "jail", "the loader cannot start %s", list);
+		err_mend(err, "install the library that it needs");
+		return rc;
+	}
 	if (rc < 0) {
 		return err_set(err, rc, "jail", "cannot list the libraries of %s: %s", host_path,
 			       strerror(-rc));

@@ -18,12 +18,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
+#include "base/io.h"
 #include "base/process.h"
 #include "jail/jail.h"
 #include "sys/process.h"
@@ -305,6 +307,32 @@ static void test_add_program_damaged(void **state)
 	unlink(path);
 }
 
+/* A program whose library there is not: the error names it. */
+static void test_add_program_without_library(void **state)
+{
+	char path[] = "/tmp/box-test-jail-XXXXXX";
+	_cleanup_close_ int fd = mkstemp(path);
+	_cleanup_free_ char *program = NULL;
+	size_t size;
+	char *name;
+	struct jail jail = {0};
+	struct err err = {0};
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(read_file_at(AT_FDCWD, "/bin/true", 1 << 20, &program, &size), 0);
+	name = memmem(program, size, "libc.so.6", 9);
+	assert_non_null(name);
+	name[3] = 'x';
+	assert_int_equal(write(fd, program, size), (ssize_t)size);
+	assert_int_equal(fchmod(fd, 0755), 0);
+	assert_int_equal(jail_add_program(&jail, path, &err), -ENOEXEC);
+	assert_non_null(strstr(err.text, "libx.so.6"));
+	assert_non_null(strstr(err.mend, "library"));
+	jail_clear(&jail);
+	unlink(path);
+}
+
 static void test_describe(void **state)
 {
 	static const char *const argv[] = {"/p", "a \"quoted\" \\ word", "line\nbreak\x01", NULL};
@@ -422,7 +450,7 @@ static void test_stop(void **state)
 	(void)state;
 	/* On one processor, so that a killed process has to wait for its turn to end. */
 	CPU_ZERO(&one);
-	CPU_SET(sched_getcpu(), &one);
+	CPU_SET((size_t)sched_getcpu(), &one);
 	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
 	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
 	assert_ptr_not_equal(count, MAP_FAILED);
@@ -464,6 +492,7 @@ int main(void)
 		cmocka_unit_test(test_add_fd),
 		cmocka_unit_test(test_add_program),
 		cmocka_unit_test(test_add_program_damaged),
+		cmocka_unit_test(test_add_program_without_library),
 		cmocka_unit_test(test_describe),
 		cmocka_unit_test(test_spawn_refuses),
 		cmocka_unit_test(test_stop),

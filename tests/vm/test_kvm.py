@@ -13,13 +13,15 @@ import re
 import subprocess
 import tarfile
 
-from lib import PREFIX, check, contains, equal, mirror_reason, need_root, skip, test
+from calls import STRACE, read_policies, used_rules
+from lib import MIB, PREFIX, check, contains, equal, mirror_reason, need_root, skip, test
 
 BOXFILE = """base: debian/bookworm
 packages: [qemu-system-x86, busybox-static, kmod, procps, libarchive13, libext2fs2, libjansson4,
            libsodium23, libyaml-0-2]
 """
-SYSTEMD = ["systemd-sysv", "libpam-systemd", "dbus", "dbus-user-session", "uidmap"]
+WITH_SYSTEMD = BOXFILE.replace(
+    "]", ", systemd-sysv, libpam-systemd, dbus, dbus-user-session, uidmap]")
 # In the order in which they need one another.
 DISK_MODULES = ["virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_legacy_dev",
                 "virtio/virtio_pci_modern_dev", "virtio/virtio_pci", "block/virtio_blk"]
@@ -152,6 +154,49 @@ say_group direct-group qemu-system-x86_64
 box down t
 """
 
+# The next Debian, with a newer QEMU and C library. Without a vDSO every look at the clock is a call.
+NEWER = BOXFILE.replace("bookworm", "trixie").replace("libarchive13", "libarchive13t64").replace(
+    "libext2fs2", "libext2fs2t64").replace("]", ", libcom-err2, strace, uidmap]")
+NEWER_ARGUMENTS = "vdso=0"
+THIRD_DISK_BYTES = 1024 * MIB
+TRACE = " ".join(STRACE)
+NEWER_JOB = f"""export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin BOX_HOME=/home-of-box
+say() {{ printf '@%s\\n' "$*"; }}
+traced() {{ {TRACE} -o /traces/root box "$@"; }}
+of_ann() {{ BOX_HOME=/ann/box {TRACE} -o /traces/ann -u ann box "$@"; }}
+for m in /job/*.ko; do insmod $m; done
+echo "+memory +pids" > /sys/fs/cgroup/cgroup.subtree_control
+useradd -m -d /ann -s /bin/sh -u 1000 -K SUB_UID_COUNT=0 ann
+usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann
+chgrp ann /dev/kvm
+chmod 660 /dev/kvm
+mkdir /traces /out
+mount -t tmpfs -o mode=1777 traces /traces
+say "doctor $(box doctor --json | tr -d '\\n')"
+printf 'base: tiny\\ncpus: 1\\nram_mib: 256\\nnetwork: {{allow: [example.org]}}\\n' > /Boxfile
+box new t --from /Boxfile
+say "build $(traced build t 2>&1 | tr '\\n' ' ')"
+say "run $(traced run --json t -- cat /proc/uptime | tr -d '\\n')"
+traced up t
+box exec t -- sh -c 'cd /data; echo kept > note; dd if=/dev/urandom of=big bs=64k count=64
+	sync; rm big; fstrim /data; nslookup example.org'
+date -s "@$(($(date +%s) + 30))"
+traced cp t:/data/note /out/note > /dev/null 2>&1
+say "note $(cat /out/note)"
+box down t
+echo 'isolation: standard' >> /Boxfile
+BOX_HOME=/ann/box su ann -c 'box new t --from /Boxfile'
+say "user-build $(of_ann build t 2>&1 | tr '\\n' ' ')"
+of_ann up t
+say "report $(BOX_HOME=/ann/box su ann -c 'box inspect --json t' | tr -d '\\n')"
+of_ann exec t -- true
+BOX_HOME=/ann/box su ann -c 'box down t'
+while pidof strace; do sleep 0.2; done
+tar -c -f /dev/vdc -C /traces .
+say "end"
+busybox poweroff -f
+"""
+
 
 def cpio(entries):
     """A "newc" archive of (name, mode, content)."""
@@ -203,25 +248,29 @@ TRY_SECONDS = 240
 TRIES = 2
 
 
-def run_machine(box, packages, start, files):
-    """Runs a machine with these packages and files. What its job printed with an @ before it: {word:
-    the rest of its line}.
+def run_machine(box, boxfile, start, files, arguments="", third_disk=None):
+    """Runs a machine of this Boxfile, with these files, arguments of its kernel and a third disk. What
+    its job printed with an @ before it: {word: the rest of its line}.
     """
     need_root()
     if mirror_reason():
         skip(mirror_reason())
-    box.make("outer", BOXFILE.replace("]", "".join(", " + each for each in packages) + "]"))
+    box.make("outer", boxfile)
     box.run("build", "outer", timeout=850).ok()
     image = box.path("sandboxes/outer/image/image.ext4")
     initramfs, job = box.path("initramfs"), box.path("job.tar")
     write_initramfs(initramfs, start)
     write_job(job, files)
+    if third_disk:
+        with open(third_disk, "wb") as file:
+            file.truncate(THIRD_DISK_BYTES)
     command = ["qemu-system-x86_64", "-M", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1",
                "-m", "3000", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
                "-serial", "stdio", "-kernel", os.path.join(PREFIX, "lib/box/kernel/vmlinuz"),
                "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 "
-               "systemd.unit=job.service systemd.show_status=no"]
-    for path, more in ((image, ",snapshot=on"), (job, ",readonly=on")):
+               f"systemd.unit=job.service systemd.show_status=no {arguments}"]
+    disks = [(image, ",snapshot=on"), (job, ",readonly=on")]
+    for path, more in disks + [(third_disk, "")] * bool(third_disk):
         command += ["-drive", f"if=virtio,format=raw,file={path}{more}"]
     for _ in range(TRIES):
         try:
@@ -245,7 +294,7 @@ def named(checks, name):
 
 @test(home="empty", timeout=1500, long=True)
 def box_inside_a_machine(box):
-    found = run_machine(box, [], START_JOB, {"job/job": JOB})
+    found = run_machine(box, BOXFILE, START_JOB, {"job/job": JOB})
     looked = json.dumps(named(json.loads(found["root-only"]), "kvm"))
     if "it interprets guest code" in looked:
         skip("the emulated processor is too slow just now to be told from an interpreter")
@@ -277,7 +326,7 @@ def check_groups(found, prefix, state, below):
 
 @test(home="empty", timeout=1500, long=True)
 def a_users_session_under_systemd(box):
-    found = run_machine(box, SYSTEMD, START_SYSTEMD, {
+    found = run_machine(box, WITH_SYSTEMD, START_SYSTEMD, {
         "etc/systemd/system/job.service": UNIT, "etc/systemd/logind.conf": LOGIND,
         "job/job": SYSTEMD_JOB, "job/say": SAY, "job/first": FIRST, "job/second": SECOND,
         "job/direct": DIRECT})
@@ -305,3 +354,27 @@ def a_users_session_under_systemd(box):
     nothing = named(json.loads(found["without"]), "cgroups")
     equal(nothing["state"], "warning", nothing)
     contains(nothing["mend"], "log in as yourself")
+
+
+@test(home="empty", timeout=1500, long=True)
+def a_newer_debian_and_the_lists(box):
+    """box with the QEMU and the C library of the next Debian, with KVM and without a vDSO: every line of
+    policies/*.policy that says `elsewhere:` is met here, and no call is made that no line is for."""
+    path, folder = box.path("traces.tar"), box.path("..", f"traces-{os.getpid()}")
+    found = run_machine(box, NEWER, START_JOB, {"job/job": NEWER_JOB}, NEWER_ARGUMENTS, path)
+    if "it interprets guest code" in found["doctor"]:
+        skip("the emulated processor is too slow just now to be told from an interpreter")
+    contains(found["build"], "t: built in")
+    run = json.loads(found["run"])
+    check(run["restored"] and run["hardware"] and run["exit_code"] == 0, run)
+    equal(found["note"], "kept")
+    contains(found["user-build"], "t: built in")
+    equal(json.loads(found["report"])["differences"], 0, found["report"])
+    with tarfile.open(path) as tar:
+        tar.extractall(folder)
+    policies = read_policies()
+    used, strange = used_rules(folder, policies)
+    check(not strange, "calls that no line is for:", sorted(set(strange))[:10])
+    unmet = [rule.place for rules in policies.values() for rule in rules
+             if rule.elsewhere and rule not in used]
+    check(not unmet, "lines that are not met here either:\n", "\n".join(unmet))
