@@ -228,6 +228,6 @@ int spec_parse_port(const char *text, struct spec_port *ret, struct err *err);
  */
 int spec_image_key(const struct spec *spec, char **ret_text);
 
-/* The same for the snapshot: image key, cpus, ram, sizes, warmup, readonly, engine, and whether
+/* The same for the snapshot: image key, cpus, ram, data_size, warmup, readonly, engine, and whether
  * there is a network. */
 int spec_snapshot_key(const struct spec *spec, char **ret_text);

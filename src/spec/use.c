@@ -184,6 +184,8 @@ static void put_image(struct canon *canon, const struct spec *spec)
 	}
 	put_list(canon, "runcmd", spec->runcmd, spec->runcmd_count);
 	put_build_network(canon, spec);
+	/* The file system is made of that size. */
+	fprintf(canon->stream, "disk_size=\"%llu\"\n", (unsigned long long)spec->disk_size_bytes);
 }
 
 static void put_snapshot(struct canon *canon, const struct spec *spec)
@@ -194,9 +196,7 @@ static void put_snapshot(struct canon *canon, const struct spec *spec)
 
 	put_image(canon, spec);
 	fprintf(canon->stream, "cpus=\"%u\"\nram_mib=\"%u\"\n", spec->cpus, spec->ram_mib);
-	fprintf(canon->stream, "disk_size=\"%llu\"\ndata_size=\"%llu\"\n",
-		(unsigned long long)spec->disk_size_bytes,
-		(unsigned long long)spec->data_size_bytes);
+	fprintf(canon->stream, "data_size=\"%llu\"\n", (unsigned long long)spec->data_size_bytes);
 	put_list(canon, "warmup", spec->warmup, spec->warmup_count);
 	fprintf(canon->stream, "readonly=\"%s\"\n", spec->readonly ? "true" : "false");
 	put_text(canon, "engine", engines[spec->engine]);

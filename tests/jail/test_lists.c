@@ -373,7 +373,7 @@ static const struct {
 	 0,
 	 "",
 	 {&jail_policy_keeper, &jail_policy_qemu},
-	 {"restart_syscall"}},
+	 {"restart_syscall", "clock_nanosleep"}},
 };
 
 /* Not by jail_narrow: that leaves what a program's start needs. */

@@ -905,11 +905,13 @@ static void test_keys(void **state)
 		"blueprint: {users: [a]}",
 		"blueprint: {write_files: [{path: /a}]}",
 		"blueprint: {runcmd: [a]}",
+		"disk_size: 1G",
 	};
 	static const char *const snapshot[] = {
-		"network: bridge", "network: {allow: [a.b]}", "cpus: 1",
-		"ram_mib: 512",	   "disk_size: 1G",	      "data_size: 1G",
-		"warmup: [a]",	   "readonly: true",	      "engine: qemu",
+		"network: bridge", "network: {allow: [a.b]}",
+		"cpus: 1",	   "ram_mib: 512",
+		"data_size: 1G",   "warmup: [a]",
+		"readonly: true",  "engine: qemu",
 	};
 	static const char *const neither[] = {
 		"timeout_seconds: 5",
@@ -929,10 +931,10 @@ static void test_keys(void **state)
 
 	(void)state;
 	keys_of("", &image_key, &snapshot_key);
-	assert_string_equal(image_key, "base=\"debian/bookworm\"\n");
+	assert_string_equal(image_key, "base=\"debian/bookworm\"\ndisk_size=\"8589934592\"\n");
 	assert_string_equal(snapshot_key,
-			    "base=\"debian/bookworm\"\ncpus=\"2\"\nram_mib=\"1024\"\n"
-			    "disk_size=\"8589934592\"\ndata_size=\"10737418240\"\n"
+			    "base=\"debian/bookworm\"\ndisk_size=\"8589934592\"\n"
+			    "cpus=\"2\"\nram_mib=\"1024\"\ndata_size=\"10737418240\"\n"
 			    "readonly=\"false\"\nengine=\"auto\"\nnetwork=\"false\"\n");
 	for (size_t i = 0; i < ARRAY_SIZE(image); i++) {
 		_cleanup_free_ char *a = NULL, *b = NULL;
@@ -971,7 +973,7 @@ static void test_key_text(void **state)
 				   "env=\"A=x\"\nuser.name=\"u\"\nuser.uid=\"7\"\nuser.shell=\n"
 				   "user.group=\"g\"\nfile.path=\"/f\"\nfile.mode=\"0644\"\n"
 				   "file.owner=\"u\"\nfile.content=\"x\\n\\x01\"\n"
-				   "runcmd=\"a 'b c'\"\n");
+				   "runcmd=\"a 'b c'\"\ndisk_size=\"8589934592\"\n");
 	assert_memory_equal(snapshot, image, strlen(image));
 }
 

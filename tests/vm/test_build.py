@@ -207,6 +207,12 @@ def cpus_and_memory(box):
     check(clock in ("tsc\n", "kvm-clock\n"), clock)
     check(320 <= memory <= 384, f"{memory} MiB of memory")
     check(200 <= disk <= 300, f"root of {disk} MiB")
+    # Smaller and larger: the image is made anew.
+    for mib in (100, 600):
+        box.write_boxfile("big", f"base: tiny\nram_mib: 384\ndisk_size: {mib}M\ndata_size: 32M\n")
+        box.run("build", "big", timeout=300).ok()
+        disk = int(box.sh("df -k / | awk 'NR == 2 { print int($2 / 1024) }'", name="big").ok().text)
+        check(mib * 2 // 3 <= disk <= mib, f"root of {disk} MiB instead of {mib}")
 
 
 def small_root(add):
