@@ -9,8 +9,8 @@
  * one system call the first that matches decides; a call without a matching rule, another
  * architecture and the x32 numbers kill the process. Numbers are C integers. A rule that no traced
  * machine meets (tests/vm/test_calls.py) has in its reason `elsewhere:` when another machine does
- * (tests/vm/test_kvm.py), `seldom:` when tests/jail/test_lists.c makes the call behind the list,
- * or `rare:` and why when no test can. One that denies opens nothing and need not be met.
+ * (tests/vm/test_kvm.py), or `seldom:` when tests/jail/test_lists.c makes the call behind the list.
+ * One that denies opens nothing and need not be met.
  *
  * Out: a C source with the instructions as a constant array, the calls that have a rule, and
  * `struct jail_policy jail_policy_NAME`.

@@ -1,9 +1,8 @@
 """Which rules of policies/*.policy a trace of strace(1) has met.
 
 A line of a list that no program of box needs is a line that only helps whoever broke the program. One
-that no machine of test_calls.py meets has `elsewhere:` in its reason when that of test_kvm.py does,
-`seldom:` when tests/jail/test_lists.c makes the call, and `rare:` and why when no test can. A line that
-denies helps nobody.
+that no machine of test_calls.py meets has `elsewhere:` in its reason when that of test_kvm.py does, or
+`seldom:` when tests/jail/test_lists.c makes the call. A line that denies helps nobody.
 """
 
 import glob
@@ -27,8 +26,7 @@ class Rule:
         self.call, text, self.reason = RULE.fullmatch(line).groups()
         self.place = f"{policy}.policy:{number}: {line}"
         self.elsewhere, self.seldom = "elsewhere:" in self.reason, "seldom:" in self.reason
-        self.must_be_met = not (self.elsewhere or self.seldom or "rare:" in self.reason
-                                or "errno" in text.split())
+        self.must_be_met = not (self.elsewhere or self.seldom or "errno" in text.split())
         self.conditions = [(int(argument), int(mask or "0xffffffffffffffff", 0), int(value, 0))
                            for argument, mask, value in CONDITION.findall(text)]
 

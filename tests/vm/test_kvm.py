@@ -186,10 +186,9 @@ say "note $(cat /out/note)"
 box down t
 echo 'isolation: standard' >> /Boxfile
 BOX_HOME=/ann/box su ann -c 'box new t --from /Boxfile'
-say "user-build $(of_ann build t 2>&1 | tr '\\n' ' ')"
+say "user-build $(BOX_HOME=/ann/box su ann -c 'box build t' 2>&1 | tr '\\n' ' ')"
 of_ann up t
 say "report $(BOX_HOME=/ann/box su ann -c 'box inspect --json t' | tr -d '\\n')"
-of_ann exec t -- true
 BOX_HOME=/ann/box su ann -c 'box down t'
 while pidof strace; do sleep 0.2; done
 tar -c -f /dev/vdc -C /traces .
@@ -248,7 +247,7 @@ TRY_SECONDS = 240
 TRIES = 2
 
 
-def run_machine(box, boxfile, start, files, arguments="", third_disk=None):
+def run_machine(box, boxfile, start, files, arguments="", third_disk=None, seconds=TRY_SECONDS):
     """Runs a machine of this Boxfile, with these files, arguments of its kernel and a third disk. What
     its job printed with an @ before it: {word: the rest of its line}.
     """
@@ -275,7 +274,7 @@ def run_machine(box, boxfile, start, files, arguments="", third_disk=None):
     for _ in range(TRIES):
         try:
             result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True,
-                                    timeout=TRY_SECONDS)
+                                    timeout=seconds)
             break
         except subprocess.TimeoutExpired as hang:
             said = (hang.stdout or b"").decode("utf-8", "replace")
@@ -361,7 +360,8 @@ def a_newer_debian_and_the_lists(box):
     """box with the QEMU and the C library of the next Debian, with KVM and without a vDSO: every line of
     policies/*.policy that says `elsewhere:` is met here, and no call is made that no line is for."""
     path, folder = box.path("traces.tar"), box.path("..", f"traces-{os.getpid()}")
-    found = run_machine(box, NEWER, START_JOB, {"job/job": NEWER_JOB}, NEWER_ARGUMENTS, path)
+    found = run_machine(box, NEWER, START_JOB, {"job/job": NEWER_JOB}, NEWER_ARGUMENTS, path,
+                        2 * TRY_SECONDS)
     if "it interprets guest code" in found["doctor"]:
         skip("the emulated processor is too slow just now to be told from an interpreter")
     contains(found["build"], "t: built in")
