@@ -152,7 +152,7 @@ const struct jail *engine_jail(const struct engine *engine);
 const struct jail_process *engine_process(const struct engine *engine);
 
 /* Kills the monitor. When this returns it writes nothing any more, and no event comes; engine_free
- * waits until it is gone. */
+ * waits until it is gone. NULL is allowed. */
 void engine_stop(struct engine *engine);
 
 /* Kills the monitor, waits for it, frees everything. NULL is allowed. */

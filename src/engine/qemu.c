@@ -925,6 +925,9 @@ const struct jail_process *engine_process(const struct engine *engine)
 
 void engine_stop(struct engine *engine)
 {
+	if (!engine) {
+		return;
+	}
 	drop_watches(engine);
 	if (engine->spawned) {
 		jail_stop(&engine->process);
