@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -528,6 +529,25 @@ int files_sync_snapshot(const struct files *files, int devices_fd, struct err *e
 		}
 	}
 	return 0;
+}
+
+static void unlock(int fd)
+{
+	if (fd >= 0) {
+		(void)flock(fd, LOCK_UN);
+	}
+}
+
+void files_unlock_data(const struct files *files)
+{
+	unlock(files->data_fd);
+	unlock(files->base_fd);
+	for (size_t i = 0; i < files->data_layers.count; i++) {
+		unlock(files->data_layers.fds[i]);
+	}
+	for (size_t i = 0; i < files->base_layers.count; i++) {
+		unlock(files->base_layers.fds[i]);
+	}
 }
 
 void files_close_data(struct files *files)

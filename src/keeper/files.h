@@ -94,7 +94,11 @@ int files_create_devices(const struct files *files, const struct ipc_start *star
 /* Puts memory, devices and root of a new snapshot on the disk. 0 or a negative errno. */
 int files_sync_snapshot(const struct files *files, int devices_fd, struct err *err);
 
-/* Closes /data and what is below it: with that the locks on them are free. */
+/* Closes /data and what is below it. */
 void files_close_data(struct files *files);
+
+/* Frees the locks of /data and its layers, which belong to the open files: the monitor's duplicates
+ * of the descriptors would keep them until it is gone. Only when it can write nothing any more. */
+void files_unlock_data(const struct files *files);
 void files_close_copy(struct files_copy *copy);
 void files_close(struct files *files);
