@@ -541,12 +541,8 @@ static void unlock(int fd)
 void files_unlock_data(const struct files *files)
 {
 	unlock(files->data_fd);
-	unlock(files->base_fd);
 	for (size_t i = 0; i < files->data_layers.count; i++) {
 		unlock(files->data_layers.fds[i]);
-	}
-	for (size_t i = 0; i < files->base_layers.count; i++) {
-		unlock(files->base_layers.fds[i]);
 	}
 }
 

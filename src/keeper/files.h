@@ -98,7 +98,8 @@ int files_sync_snapshot(const struct files *files, int devices_fd, struct err *e
 void files_close_data(struct files *files);
 
 /* Frees the locks of /data and its layers, which belong to the open files: the monitor's duplicates
- * of the descriptors would keep them until it is gone. Only when it can write nothing any more. */
+ * of the descriptors would keep them until it is gone. Only when it can write nothing any more, and
+ * only when nobody else stands on them: those of a disk that is to become /data are its maker's. */
 void files_unlock_data(const struct files *files);
 void files_close_copy(struct files_copy *copy);
 void files_close(struct files *files);

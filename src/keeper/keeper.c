@@ -100,7 +100,9 @@ static void let_go(struct keeper *keeper)
 	ports_close(keeper);
 	listen_close(keeper, STORE_UP_SOCKET, &keeper->listen_fd);
 	listen_close(keeper, STORE_DATA_SOCKET, &keeper->data_listen_fd);
-	files_unlock_data(&keeper->files);
+	if (keeper->start.data_fate != IPC_DATA_NEW) {
+		files_unlock_data(&keeper->files);
+	}
 	files_close_data(&keeper->files);
 	close_fd(&keeper->live_fd);
 	close_fd(&keeper->up_fd);

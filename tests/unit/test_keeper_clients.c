@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -306,6 +307,60 @@ static void test_going_down_outlasts_killed_commands(void **state)
 	guest_says(f, WIRE_BYE, 0, 0, NULL, 0);
 	work(f, 20);
 	assert_int_equal(f->keeper->phase, KEEPER_ENDING);
+}
+
+/* A file, locked, of which the monitor has a duplicate. Returns what the keeper has. */
+static int locked_file(char *path, int operation, int *ret_duplicate)
+{
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	assert_int_equal(flock(fd, operation), 0);
+	*ret_duplicate = dup(fd);
+	return fd;
+}
+
+static bool is_free(const char *path)
+{
+	_cleanup_close_ int fd = open(path, O_RDWR | O_CLOEXEC);
+
+	return flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+/* The locks on /data end with the machine, also while its monitor still has the files open; those
+ * of a disk that somebody makes are that one's. */
+static void locks_at_the_end(struct fixture *f, enum ipc_data_fate fate, bool wanted)
+{
+	char disk[] = "/tmp/box-test-disk-XXXXXX", layer[] = "/tmp/box-test-layer-XXXXXX";
+	struct files *files = &f->keeper->files;
+	int duplicates[2];
+
+	f->keeper->start.stay = IPC_STAY_NO;
+	f->keeper->start.data_fate = fate;
+	files->data_fd = locked_file(disk, LOCK_EX, &duplicates[0]);
+	files->data_layers.fds[files->data_layers.count++] =
+		locked_file(layer, LOCK_SH, &duplicates[1]);
+	assert_false(is_free(disk));
+	assert_false(is_free(layer));
+	keeper_gone_down(f->keeper);
+	assert_int_equal(files->data_fd, -EBADF);
+	assert_true(is_free(disk) == wanted);
+	assert_true(is_free(layer) == wanted);
+	for (size_t i = 0; i < ARRAY_SIZE(duplicates); i++) {
+		close_fd(&duplicates[i]);
+	}
+	unlink(disk);
+	unlink(layer);
+}
+
+static void test_locks_of_own_data(void **state)
+{
+	locks_at_the_end(*state, IPC_DATA_OWN, true);
+}
+
+static void test_locks_of_new_data(void **state)
+{
+	locks_at_the_end(*state, IPC_DATA_NEW, false);
 }
 
 static void on_own_ended(struct keeper *keeper)
@@ -847,6 +902,8 @@ int main(void)
 		TEST(test_a_stuck_command_is_given_up_alone),
 		TEST(test_a_stuck_command_did_not_succeed),
 		TEST(test_going_down_outlasts_killed_commands),
+		TEST(test_locks_of_own_data),
+		TEST(test_locks_of_new_data),
 		TEST(test_early_answers_of_a_warm_machine),
 		TEST(test_making_ready_has_a_limit),
 		TEST(test_attach_to_a_command_without_stdin),
