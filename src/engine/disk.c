@@ -46,10 +46,12 @@ void disk_describe(const struct engine_disk *disk, const char *node, const int *
 
 		/* Only a qcow2 layer has something below it. */
 		ASSERT(qcow2 || i == 0);
+		/* A raw layer is its file. */
 		add(ret_text,
-		    "%s{\"driver\":\"%s\",\"file\":{\"driver\":\"file\","
-		    "\"filename\":\"/dev/fdset/%d\",\"locking\":\"off\"}",
-		    depth > 0 ? ",\"backing\":" : "", qcow2 ? "qcow2" : "raw", sets[i]);
+		    "%s%s{\"driver\":\"file\",\"filename\":\"/dev/fdset/%d\","
+		    "\"locking\":\"off\"%s",
+		    depth > 0 ? ",\"backing\":" : "",
+		    qcow2 ? "{\"driver\":\"qcow2\",\"file\":" : "", sets[i], qcow2 ? "}" : "");
 		if (depth == 0) {
 			add(ret_text, ",\"node-name\":\"%s\",%s", node, access_of(disk));
 		}
@@ -57,12 +59,4 @@ void disk_describe(const struct engine_disk *disk, const char *node, const int *
 	while (depth-- > 0) {
 		add(ret_text, "}");
 	}
-}
-
-void disk_describe_top(const struct engine_disk *disk, const char *node,
-		       char ret_text[static DISK_TEXT_MAX])
-{
-	ret_text[0] = '\0';
-	add(ret_text, "{\"driver\":\"raw\",\"node-name\":\"%s\",\"file\":\"%s\",%s}", disk->serial,
-	    node, access_of(disk));
 }

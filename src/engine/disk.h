@@ -20,8 +20,3 @@
  */
 void disk_describe(const struct engine_disk *disk, const char *node, const int *sets,
 		   char ret_text[static DISK_TEXT_MAX]);
-
-/* Writes the text of a replaceable disk's own node, called by its serial: it passes everything on
- * to node. The same text with another node puts that one there. */
-void disk_describe_top(const struct engine_disk *disk, const char *node,
-		       char ret_text[static DISK_TEXT_MAX]);

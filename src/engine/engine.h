@@ -32,8 +32,6 @@ struct engine_disk {
 	/* 0 layers: a disk of size_bytes zeros that takes no writes to anywhere. */
 	size_t layer_count;
 	bool read_only;
-	/* engine_replace_disk may give it other layers later; it then writes to the last one. */
-	bool replaceable;
 	uint64_t size_bytes;
 };
 
@@ -133,8 +131,8 @@ int engine_pause(struct engine *engine, void (*paused)(void *data), void *data, 
 int engine_resume(struct engine *engine, struct err *err);
 
 /*
- * Puts the layers of disk, or without layers its zeros, under the replaceable disk of the same
- * serial and size, while the guest does not use it; the rest of disk is not looked at. Only once
+ * Puts the layers of disk, or without layers its zeros, under the disk of the same serial
+ * and size, while the guest does not use it; the rest of disk is not looked at. Only once
  * the guest has answered: a restore may still be loading when it is said to run. The descriptors
  * are passed on, the caller keeps its own. The old ones are closed; with keep_old they stay open
  * until the machine ends, which takes the monitor less time. done is called when that is done; a
@@ -151,8 +149,8 @@ uint64_t engine_private_bytes(const struct engine *engine);
 const struct jail *engine_jail(const struct engine *engine);
 const struct jail_process *engine_process(const struct engine *engine);
 
-/* Kills the monitor. When this returns it writes nothing any more, and no event comes; engine_free
- * waits until it is gone. NULL is allowed. */
+/* Stops the monitor. When this returns it writes nothing any more, and no event comes; engine_free
+ * kills it and waits until it is gone. NULL is allowed. */
 void engine_stop(struct engine *engine);
 
 /* Kills the monitor, waits for it, frees everything. NULL is allowed. */

@@ -49,8 +49,6 @@
 #define COMPLAINT_MAX 1024
 /* All generated arguments of one QEMU together. */
 #define ARENA_SIZE 16384
-/* Above every descriptor that QEMU is started with, whose numbers name the first sets. */
-#define FIRST_LATER_SET 1000
 /* How often the monitor is asked whether it has come to the end of saving, and how long at most. */
 #define STATUS_STEP_MS 1
 #define STATUS_TRIES 10000
@@ -170,7 +168,7 @@ static int pass_fd(struct engine *engine, int fd, struct err *err)
 	return rc < 0 ? rc : engine->next_number++;
 }
 
-/* The node below a replaceable disk's own. */
+/* The node that a disk stands on. */
 static void print_node(const struct engine_disk *disk, unsigned generation,
 		       char ret_node[static DISK_NODE_MAX])
 {
@@ -222,18 +220,15 @@ static int add_disk(struct engine *engine, const struct engine_disk *disk, struc
 		return rc;
 	}
 	print_node(disk, state->generation, node);
-	disk_describe(disk, disk->replaceable ? node : disk->serial, state->sets, text);
+	disk_describe(disk, node, state->sets, text);
 	add_option(engine, "-blockdev", arena_print(engine, "%s", text));
-	if (disk->replaceable) {
-		disk_describe_top(disk, node, text);
-		add_option(engine, "-blockdev", arena_print(engine, "%s", text));
-	}
 	/* By default QEMU pauses the machine when the host's disk is full, and nobody would ever
 	 * let it go on. The guest is told of the error instead. */
-	add_option(engine, "-device",
-		   arena_print(engine,
-			       "virtio-blk-pci,drive=%s,serial=%s,werror=report,rerror=report",
-			       disk->serial, disk->serial));
+	add_option(
+		engine, "-device",
+		arena_print(engine,
+			    "virtio-blk-pci,id=%s,drive=%s,serial=%s,werror=report,rerror=report",
+			    disk->serial, node, disk->serial));
 	return 0;
 }
 
@@ -493,8 +488,8 @@ static void on_replaced(struct engine *engine)
 
 static bool is_replacing(const char *command)
 {
-	static const char *const commands[] = {"add-fd", "blockdev-add", "blockdev-reopen",
-					       "blockdev-del", "remove-fd"};
+	static const char *const commands[] = {"add-fd", "blockdev-add", "qom-set", "blockdev-del",
+					       "remove-fd"};
 
 	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
 		if (strcmp(command, commands[i]) == 0) {
@@ -723,8 +718,9 @@ int engine_start(const struct engine_config *config, struct loop *loop,
 	engine->process.notify_fd = -EBADF;
 	engine->complaint_fd = -EBADF;
 	engine->next_number = 3;
-	engine->next_set = FIRST_LATER_SET;
 	rc = start(engine, err);
+	/* The descriptors' numbers name the first sets. QEMU reads every digit by itself. */
+	engine->next_set = engine->next_number;
 	if (rc < 0) {
 		engine_free(engine);
 		return rc;
@@ -836,9 +832,9 @@ static int replace_send(struct engine *engine, int pass_fd, const char *command,
 }
 
 /*
- * All goes out at once. Below the disk's own node, which the guest's device holds, the new node
- * takes the place of the old one. The old one goes with everything below it, and so do the
- * duplicates of its descriptors; the descriptors themselves go with their sets.
+ * All goes out at once. The guest's device gets the new node as its drive. The old one goes with
+ * everything below it, and so do the duplicates of its descriptors; the descriptors themselves go
+ * with their sets.
  */
 static int send_replacement(struct engine *engine, const struct engine_disk *disk, struct err *err)
 {
@@ -861,9 +857,10 @@ static int send_replacement(struct engine *engine, const struct engine_disk *dis
 	if (rc == 0) {
 		rc = replace_send(engine, -1, "blockdev-add", "%s", text);
 	}
-	disk_describe_top(disk, node, text);
 	if (rc == 0) {
-		rc = replace_send(engine, -1, "blockdev-reopen", "{\"options\":[%s]}", text);
+		rc = replace_send(engine, -1, "qom-set",
+				  "{\"path\":\"%s\",\"property\":\"drive\",\"value\":\"%s\"}",
+				  disk->serial, node);
 	}
 	if (rc == 0 && !replacement->keep_old) {
 		rc = replace_send(engine, -1, "blockdev-del", "{\"node-name\":\"%s\"}", old_node);
@@ -886,7 +883,7 @@ int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, b
 	       strcmp(engine->config.disks[at].serial, disk->serial) != 0) {
 		at++;
 	}
-	ASSERT(at < engine->config.disk_count && engine->config.disks[at].replaceable);
+	ASSERT(at < engine->config.disk_count);
 	if (engine->phase != PHASE_RUNNING) {
 		return err_set(err, -EPROTO, "monitor-failed",
 			       "machine monitor: the machine does not run");

@@ -195,21 +195,15 @@ void qmp_free(struct qmp *qmp)
 	free(qmp);
 }
 
-int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_fd)
+/* Sends bytes whole, with a descriptor unless it is negative. A command is far smaller than the
+ * socket's buffer. Returns 0 or a negative errno. */
+static int send_bytes(struct qmp *qmp, const char *text, size_t size, int pass_fd)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};
-	char text[COMMAND_BYTES_MAX];
-	struct iovec bytes = {.iov_base = text};
+	struct iovec bytes = {.iov_base = (char *)(uintptr_t)text, .iov_len = size};
 	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
-	int length = snprintf(text, sizeof(text), "{\"execute\":\"%s\"%s%s}\n", name,
-			      arguments ? ",\"arguments\":" : "", arguments ? arguments : "");
+	ssize_t sent;
 
-	ASSERT(length > 0 && (size_t)length < sizeof(text));
-	if (qmp->pending_count == PENDING_MAX) {
-		/* The monitor does not answer. */
-		return -ENOBUFS;
-	}
-	bytes.iov_len = (size_t)length;
 	if (pass_fd >= 0) {
 		struct cmsghdr *header;
 
@@ -221,9 +215,40 @@ int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_
 		header->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(header), &pass_fd, sizeof(int));
 	}
-	/* A command is far smaller than the socket's buffer, so it goes whole or not at all. */
-	if (sendmsg(qmp->fd, &message, MSG_NOSIGNAL) != (ssize_t)length) {
-		return errno ? -errno : -EIO;
+	sent = sendmsg(qmp->fd, &message, MSG_NOSIGNAL);
+	if (sent < 0) {
+		return -errno;
+	}
+	return sent == (ssize_t)size ? 0 : -EIO;
+}
+
+/*
+ * QEMU reads this channel byte by byte, so no byte is sent that it can do without: its parser needs
+ * no line's end. With a descriptor that it has not used yet every byte takes it twice as long, so
+ * that goes with the last one.
+ */
+int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_fd)
+{
+	char text[COMMAND_BYTES_MAX];
+	int length = snprintf(text, sizeof(text), "{\"execute\":\"%s\"%s%s}", name,
+			      arguments ? ",\"arguments\":" : "", arguments ? arguments : "");
+	size_t before = 0;
+	int rc = 0;
+
+	ASSERT(length > 0 && (size_t)length < sizeof(text));
+	if (qmp->pending_count == PENDING_MAX) {
+		/* The monitor does not answer. */
+		return -ENOBUFS;
+	}
+	if (pass_fd >= 0) {
+		before = (size_t)length - 1;
+		rc = send_bytes(qmp, text, before, -1);
+	}
+	if (rc == 0) {
+		rc = send_bytes(qmp, text + before, (size_t)length - before, pass_fd);
+	}
+	if (rc < 0) {
+		return rc;
 	}
 	qmp->pending[qmp->pending_count++] = name;
 	return 0;

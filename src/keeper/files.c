@@ -504,8 +504,6 @@ void files_describe(const struct files *files, const struct ipc_start *start,
 		add_layer(root, files->overlay_fd, true);
 	}
 	files_describe_data(files, data);
-	/* A fork of the machine puts it on a chain of one layer more. */
-	data->replaceable = files->data_fd >= 0;
 	*base = (struct engine_disk){.serial = "base", .size_bytes = data->size_bytes};
 	add_chain(base, &files->base_layers, files->base_fd);
 	if (MUTANT("device")) {

@@ -122,7 +122,7 @@ static int start(struct scene *scene, struct err *err)
 		.ram_mib = 32,
 		.kernel_path = scene->kernel,
 		.initrd_path = scene->initrd,
-		.disks = {{.serial = "data", .replaceable = true, .size_bytes = DISK_BYTES}},
+		.disks = {{.serial = "data", .size_bytes = DISK_BYTES}},
 		.disk_count = 1,
 		.memory_fd = -EBADF,
 		.devices_fd = -EBADF,
