@@ -65,26 +65,27 @@ bool process_has_thread_in(pid_t pid, char state)
 	return found;
 }
 
-bool process_is_exiting(pid_t pid)
+bool process_has_stopped(pid_t pid)
 {
 	DIR *threads = open_threads(pid);
-	size_t count = 0, exiting = 0;
+	size_t count = 0, stopped = 0;
 	struct dirent *entry;
 
-	while (threads && exiting == count && (entry = readdir(threads))) {
+	while (threads && stopped == count && (entry = readdir(threads))) {
 		const char *state;
 		_cleanup_free_ char *text = read_thread(dirfd(threads), entry->d_name, &state);
-		unsigned flags;
+		unsigned flags = 0;
 
 		/* One that is not there any more has ended meanwhile. */
 		if (text) {
 			count++;
-			exiting += sscanf(state, "%*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
-				   (flags & PF_EXITING);
+			stopped += state[0] == 'T' ||
+				   (sscanf(state, "%*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
+				    (flags & PF_EXITING));
 		}
 	}
 	if (threads) {
 		closedir(threads);
 	}
-	return count > 0 && exiting == count;
+	return count > 0 && stopped == count;
 }

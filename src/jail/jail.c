@@ -54,8 +54,12 @@
 #define NAME_BYTES_MAX 63
 /* Seven numbers. */
 #define STATM_BYTES_MAX 256
-/* How often a killed process is looked at without a pause: its threads take microseconds to end. */
+/* When a process that was told to stop is looked at: its threads take microseconds, and the
+ * processor on which we wait. After so many looks it is killed instead. */
 #define QUICK_LOOKS 20
+#define QUICK_LOOK_US 50
+#define LOOK_US 1000
+#define STOP_LOOKS 100
 
 static int refuse(const struct jail *jail, struct err *err, const char *why, const char *what)
 {
@@ -575,12 +579,15 @@ void jail_stop(const struct jail_process *process)
 	if (process->pid <= 0 || MUTANT("spare")) {
 		return;
 	}
-	(void)sys_pidfd_signal(process->pidfd, SIGKILL);
+	(void)sys_pidfd_signal(process->pidfd, SIGSTOP);
 	/* A thread that waits for the host's disk takes longer than the others. */
-	for (int looks = 0; !process_is_exiting(process->pid); looks++) {
-		if (poll(&ended, 1, looks < QUICK_LOOKS ? 0 : 1) != 0) {
-			return;
+	for (int looks = 0; !process_has_stopped(process->pid) && poll(&ended, 1, 0) == 0;
+	     looks++) {
+		if (looks == STOP_LOOKS) {
+			/* That comes in spite of all, also of somebody who traces it. */
+			(void)sys_pidfd_signal(process->pidfd, SIGKILL);
 		}
+		usleep(looks < QUICK_LOOKS ? QUICK_LOOK_US : LOOK_US);
 	}
 }
 

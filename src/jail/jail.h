@@ -207,9 +207,10 @@ void jail_clear(struct jail *jail);
 int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct err *err);
 
 /*
- * Kills the process, and returns when none of its threads can make a call any more: nothing is
- * written or sent by it from then on. That is milliseconds before all of its memory is given back,
- * for which jail_end waits.
+ * Stops the process, and returns when none of its threads can make a call any more: nothing is
+ * written or sent by it from then on, since its list leaves it no way to have itself continued.
+ * Killed it is by jail_end: to give its memory back takes a processor milliseconds, and whoever
+ * waits for the machine's end would wait for that processor.
  */
 void jail_stop(const struct jail_process *process);
 

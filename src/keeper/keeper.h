@@ -185,6 +185,8 @@ struct keeper {
 	/* Of the pool: the lock of our slot and the socket there, and when to look after it. */
 	int slot_fd;
 	int warm_listen_fd;
+	/* How many rehearsals have begun. */
+	size_t rehearsed;
 	/* ATTACH was sent and not answered yet. */
 	bool attaching;
 	uint64_t pool_timer;

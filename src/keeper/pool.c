@@ -1,7 +1,7 @@
 /*
  * Machines that are kept ready.
  *
- * A warm machine was restored, has mounted an empty /data, has run one command and has unmounted
+ * A warm machine was restored, has mounted an empty /data twice, has run commands and has unmounted
  * again, so that what comes later finds everything translated and cached. It holds the lock of its
  * slot, listens as run/NAME/warm-SLOT, and waits. Whoever renames that socket has it: rename(2)
  * succeeds for one. Its IPC_CLAIM brings the locks and /data; the disk is put in, and from then on
@@ -93,28 +93,57 @@ void pool_give_slot(struct keeper *keeper)
 	}
 }
 
-static void on_first_command_ended(struct keeper *keeper)
+/*
+ * What a machine does before it waits, so that nothing of a claim is new to it. /data is mounted
+ * once by SETUP, as a disk that was never used before, and once by ATTACH. `true` is looked for as
+ * any command is, which a shell may do without; a name that nobody knows is looked for everywhere.
+ * How they end does not matter: an image may have none of them.
+ */
+static const struct rehearsal {
+	/* Take /data away and mount it anew before. */
+	bool attach;
+	uint32_t argc;
+	const char *argv[3];
+} rehearsals[] = {
+	{false, 3, {"sh", "-c", "exec true"}},
+	{true, 1, {"true"}},
+	{false, 1, {"box-no-such-command"}},
+};
+
+static void on_rehearsed(struct keeper *keeper);
+
+static void rehearse(struct keeper *keeper)
 {
-	/* How it ended does not matter: an image may have no shell. */
-	if (keeper->phase == KEEPER_WARMING &&
-	    control_send(keeper->control, WIRE_DETACH, 0, 0, NULL, 0) < 0) {
+	const struct rehearsal *rehearsal = &rehearsals[keeper->rehearsed++];
+	const struct wire_exec exec = {
+		.user = keeper->files.spec->user,
+		.directory = "",
+		.argc = rehearsal->argc,
+	};
+
+	if (command_own(keeper, &exec, rehearsal->argv, on_rehearsed) < 0) {
+		keeper_end(keeper);
+	}
+}
+
+static void on_rehearsed(struct keeper *keeper)
+{
+	bool more = keeper->rehearsed < ARRAY_SIZE(rehearsals);
+
+	if (keeper->phase != KEEPER_WARMING) {
+		return;
+	}
+	if (more && !rehearsals[keeper->rehearsed].attach) {
+		rehearse(keeper);
+	} else if (control_send(keeper->control, WIRE_DETACH, 0, 0, NULL, 0) < 0) {
 		keeper_end(keeper);
 	}
 }
 
 void pool_started(struct keeper *keeper)
 {
-	static const char *const argv[] = {"sh", "-c", "exec true"};
-	const struct wire_exec exec = {
-		.user = keeper->files.spec->user,
-		.directory = "",
-		.argc = ARRAY_SIZE(argv),
-	};
-
 	keeper->phase = KEEPER_WARMING;
-	if (command_own(keeper, &exec, argv, on_first_command_ended) < 0) {
-		keeper_end(keeper);
-	}
+	rehearse(keeper);
 }
 
 static void on_idle(struct loop *loop, void *data)
@@ -160,12 +189,30 @@ static void look_later(struct keeper *keeper)
 	loop_timer_add(keeper->loop, LOOK_EVERY_MS, on_look, keeper, &keeper->pool_timer);
 }
 
+/* A command may come while the guest mounts: the guest takes one frame after the other. */
+static bool attach(struct keeper *keeper)
+{
+	if (control_send(keeper->control, WIRE_ATTACH, 0, 0, NULL, 0) < 0) {
+		keeper_fail_text(keeper, "guest-silent", "the guest does not read its control port",
+				 "run the command again");
+		return false;
+	}
+	keeper->attaching = true;
+	return true;
+}
+
 void pool_detached(struct keeper *keeper)
 {
 	char name[32];
 	struct err err = {0};
 	int rc;
 
+	if (keeper->rehearsed < ARRAY_SIZE(rehearsals)) {
+		if (attach(keeper)) {
+			rehearse(keeper);
+		}
+		return;
+	}
 	keeper->phase = KEEPER_WARM;
 	loop_timer_cancel(keeper->loop, &keeper->timer);
 	rc = loop_timer_add(keeper->loop, (uint64_t)keeper->files.spec->warm_idle_seconds * 1000,
@@ -193,18 +240,14 @@ static void finish_claim(struct keeper *keeper)
 	keeper_is_up(keeper);
 }
 
-/* Its command may come while the guest mounts: the guest takes one frame after the other. */
 static void on_replaced(void *data)
 {
 	struct keeper *keeper = data;
 
-	if (control_send(keeper->control, WIRE_ATTACH, 0, 0, NULL, 0) < 0) {
-		keeper_fail_text(keeper, "guest-silent", "the guest does not read its control port",
-				 "run the command again");
+	if (!attach(keeper)) {
 		return;
 	}
 	finish_claim(keeper);
-	keeper->attaching = true;
 	keeper_set_limit(keeper, ATTACH_LIMIT_MS);
 }
 
@@ -218,16 +261,17 @@ void pool_attached(struct keeper *keeper)
 
 static int put_data_in(struct keeper *keeper, struct err *err)
 {
+	struct engine_disk disk;
 	int rc = files_fit_data(&keeper->files, err);
 
+	if (rc < 0) {
+		return rc;
+	}
+	files_describe_data(&keeper->files, &disk);
+	rc = engine_replace_disk(keeper->engine, &disk, true, on_replaced, keeper, err);
+	/* The rest is done while the monitor works. */
 	if (rc == 0 && keeper->start.data_fate == IPC_DATA_OWN) {
 		rc = listen_open(keeper, STORE_DATA_SOCKET, &keeper->data_listen_fd, err);
-	}
-	if (rc == 0) {
-		struct engine_disk disk;
-
-		files_describe_data(&keeper->files, &disk);
-		rc = engine_replace_disk(keeper->engine, &disk, true, on_replaced, keeper, err);
 	}
 	return rc;
 }
@@ -236,6 +280,7 @@ void pool_claim(struct client *client, const struct ipc_message *message, int *f
 {
 	struct keeper *keeper = client->keeper;
 	uint64_t now_ns = clock_monotonic_ns();
+	unsigned slot = keeper->start.slot;
 	struct err err = {0};
 	size_t next;
 
@@ -252,8 +297,8 @@ void pool_claim(struct client *client, const struct ipc_message *message, int *f
 	}
 	keeper_set_limit(keeper, ATTACH_LIMIT_MS);
 	loop_timer_cancel(keeper->loop, &keeper->pool_timer);
-	pool_give_slot(keeper);
 	keeper->start = message->start;
+	keeper->start.slot = slot;
 	keeper->log_store.machine = "run";
 	keeper->starter = client;
 	keeper->phase = KEEPER_TAKEN;
@@ -269,6 +314,7 @@ void pool_claim(struct client *client, const struct ipc_message *message, int *f
 	} else if (put_data_in(keeper, &err) < 0) {
 		keeper_fail(keeper, &err);
 	}
+	pool_give_slot(keeper);
 }
 
 /* A negative errno when somebody has the slot. */

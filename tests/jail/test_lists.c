@@ -174,6 +174,8 @@ static const struct {
 	{&jail_policy_qemu, "a process", SYS_clone, {SIGCHLD}, KILLED},
 	{&jail_policy_qemu, "a process by clone3", SYS_clone3, {0, 0}, -ENOSYS},
 	{&jail_policy_qemu, "a signal to another process", SYS_tgkill, {2, 2, 0}, KILLED},
+	{&jail_policy_qemu, "continuing itself", SYS_tgkill, {1, 1, SIGCONT}, KILLED},
+	{&jail_policy_qemu, "a signal of its choice", SYS_fcntl, {0, F_SETSIG, SIGCONT}, -EINVAL},
 	{&jail_policy_qemu, "a terminal", SYS_ioctl, {-1UL, 0x5412}, -ENOTTY},
 	{&jail_policy_qemu, "its limits", SYS_prlimit64, {0, RLIMIT_NOFILE, 0x1000, 0}, KILLED},
 	{&jail_policy_qemu, "being dumpable", SYS_prctl, {PR_SET_DUMPABLE, 1}, KILLED},
@@ -284,6 +286,12 @@ static int give_way(void)
 	return sched_yield();
 }
 
+/* As QEMU wakes a vCPU's thread. Process 1 of a namespace need not even ignore it. */
+static int wake_itself(void)
+{
+	return (int)syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), SIGUSR1);
+}
+
 /* Is stopped and continued meanwhile. */
 static int sleep_long(void)
 {
@@ -367,6 +375,7 @@ static const struct {
 	 "box-net: why\n",
 	 {&jail_policy_net},
 	 {"write", "exit_group"}},
+	{"a thread that is woken", wake_itself, 0, "", {&jail_policy_qemu}, {"tgkill"}},
 	{"threads that meet", give_way, 0, "", {&jail_policy_qemu}, {"sched_yield"}},
 	{"a sleep in which it was stopped",
 	 sleep_long,

@@ -114,7 +114,11 @@ static const struct {
 	{SYS_clone3, {0}, ERRNO(ENOSYS), KILL},
 	{SYS_io_uring_setup, {0}, ERRNO(ENOSYS), KILL},
 	{SYS_kill, {1}, KILL, KILL},
-	{SYS_tgkill, {1, 1}, ALLOW, ALLOW},
+	{SYS_tgkill, {1, 1, SIGUSR1}, ALLOW, ALLOW},
+	{SYS_tgkill, {1, 1, SIGABRT}, ALLOW, ALLOW},
+	{SYS_tgkill, {1, 1, SIGCONT}, KILL, ALLOW},
+	{SYS_fcntl, {3, F_GETFL}, ALLOW, ALLOW},
+	{SYS_fcntl, {3, F_SETSIG}, ERRNO(EINVAL), ALLOW},
 	{SYS_tgkill, {2, 2}, KILL, KILL},
 	{SYS_tgkill, {0xffffffffffffffff, 2}, KILL, KILL},
 	{SYS_prlimit64, {0, 7, 0}, ALLOW, ALLOW},
@@ -473,7 +477,9 @@ static void test_stop(void **state)
 		}
 		jail_stop(&process);
 		last = *count;
-		assert_true(process_is_exiting(process.pid));
+		assert_true(process_has_stopped(process.pid));
+		/* Its memory is not given back yet. */
+		assert_true(process_has_thread_in(process.pid, 'T'));
 		usleep(20000);
 		assert_int_equal(*count, last);
 		assert_int_equal(WTERMSIG(jail_end(&process)), SIGKILL);

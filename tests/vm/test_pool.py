@@ -208,6 +208,15 @@ def what_comes_next_need_not_wait(box):
 
 
 @test(home="copy")
+def a_claim_was_rehearsed(box):
+    """Before it waits, a machine has mounted a new /data and a used one, and looked for commands."""
+    fill(box, 1)
+    said = warm_sh(box, "dmesg").ok().text
+    equal(len(re.findall(r"EXT4-fs \(vdb\): mounted", said)), 3, said)
+    drain(box)
+
+
+@test(home="copy")
 def data_that_cannot_be_mounted(box):
     """Said by the machine that was ready as by one that was not; the next /data is mounted again."""
     box.sh("device=$(awk '$2 == \"/data\" { print $1 }' /proc/mounts); "
