@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,10 @@
 /* What commands get to end by themselves, and then to be killed, before the machine goes down. */
 #define LEAVE_GRACE_MS 3000
 #define LEAVE_KILL_MS 2000
+/* How long a client that was told of its run's end may take to end itself, and what then is enough
+ * for whoever waits for it. */
+#define CLIENT_GOES_MS 100
+#define CALLER_GOES_US 5000
 /* Three descriptors for each command, one for each client, and some. */
 #define OPEN_FILES_WANTED 4096
 
@@ -116,6 +121,7 @@ static void go_down(struct keeper *keeper)
 	}
 	keeper->phase = KEEPER_ENDING;
 	engine_stop(keeper->engine);
+	keeper->stopped = true;
 	if (keeper->start.stay == IPC_STAY_UP) {
 		/* Who has taken it down finds its memory free too. A run does not wait for that: a
 		 * third of what its end takes is to give pages back one by one. */
@@ -134,9 +140,6 @@ static void go_down(struct keeper *keeper)
 		pool_reserve(keeper);
 	}
 	tell_down(keeper);
-	if (keeper->pool_timer != 0) {
-		pool_refill(keeper);
-	}
 	loop_stop(keeper->loop, EXIT_OK);
 }
 
@@ -626,9 +629,28 @@ static int run(struct keeper *keeper, int client_fd)
 	return rc < 0 ? EXIT_BOX_FAILED : rc;
 }
 
+/*
+ * A run is over for its client, and the monitor stands still. To give its memory back takes a
+ * processor milliseconds, to make the next machine of the pool ready takes more, and the kernel
+ * would let the client, or the program that waits for it, wait for that processor. So they go
+ * first.
+ */
+static void let_client_go(const struct keeper *keeper)
+{
+	struct pollfd client = {.fd = keeper->starter ? keeper->starter->fd : -EBADF};
+
+	if (keeper->stopped && client.fd >= 0 && poll(&client, 1, CLIENT_GOES_MS) > 0) {
+		usleep(CALLER_GOES_US);
+	}
+}
+
 /* The clients' sockets close last: who waits for that finds everything gone. */
 static void close_keeper(struct keeper *keeper)
 {
+	let_client_go(keeper);
+	if (keeper->stopped && keeper->pool_timer != 0) {
+		pool_refill(keeper);
+	}
 	engine_free(TAKE_PTR(keeper->engine));
 	net_close(keeper);
 	commands_close(keeper);

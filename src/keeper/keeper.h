@@ -166,6 +166,8 @@ struct keeper {
 	/* IPC_SHUTDOWN has come: commands are being ended, no new ones begin. */
 	bool leaving;
 	bool leave_killed;
+	/* The monitor stands still for good. */
+	bool stopped;
 	struct loop *loop;
 	struct ipc_start start;
 	struct ipc_ready ready;
