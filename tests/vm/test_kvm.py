@@ -184,6 +184,11 @@ date -s "@$(($(date +%s) + 30))"
 traced cp t:/data/note /out/note > /dev/null 2>&1
 say "note $(cat /out/note)"
 box down t
+echo 'warm: 1' >> $BOX_HOME/sandboxes/t/Boxfile
+box run t -- true
+n=0; while [ ! -S $BOX_HOME/run/t/warm-0 ] && [ $n -lt 300 ]; do sleep 0.2; n=$((n + 1)); done
+say "pool $(BOX_TRACE=1 box run t -- cat /data/note 2>&1 | tr '\\n' ' ')"
+box down --pool t
 echo 'isolation: standard' >> /Boxfile
 BOX_HOME=/ann/box su ann -c 'box new t --from /Boxfile'
 say "user-build $(BOX_HOME=/ann/box su ann -c 'box build t' 2>&1 | tr '\\n' ' ')"
@@ -304,6 +309,9 @@ def box_inside_a_machine(box):
     check(run["restored"], "it was booted and not restored:", run)
     contains(run["stdout"], "Hypervisor detected: KVM")
     equal(found["note"], "kept")
+    # Its disk was exchanged, by another QEMU.
+    contains(found["pool"], "kept")
+    check(float(re.search(r"([0-9.]+) ms  monitor spawned", found["pool"]).group(1)) == 0, found["pool"])
     group, memory, pids = found["group"].split()
     contains(group, "box-")
     equal((int(memory) >> 20, pids), (256 + 256, "512"), "limits of the group")
