@@ -455,7 +455,7 @@ static void test_stop(void **state)
 	cpu_set_t before, one;
 
 	(void)state;
-	/* On one processor, so that a killed process has to wait for its turn to end. */
+	/* On one processor, so that the process has to wait for its turn to stop. */
 	CPU_ZERO(&one);
 	CPU_SET((size_t)sched_getcpu(), &one);
 	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
