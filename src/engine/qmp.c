@@ -6,14 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "json/json.h"
+#include "sys/process.h"
 
 /* The answers and events that we ask for are a few hundred bytes each. */
 #define LINE_MAX_BYTES 65536
@@ -195,33 +194,6 @@ void qmp_free(struct qmp *qmp)
 	free(qmp);
 }
 
-/* Sends bytes whole, with a descriptor unless it is negative. A command is far smaller than the
- * socket's buffer. Returns 0 or a negative errno. */
-static int send_bytes(struct qmp *qmp, const char *text, size_t size, int pass_fd)
-{
-	char control[CMSG_SPACE(sizeof(int))] = {0};
-	struct iovec bytes = {.iov_base = (char *)(uintptr_t)text, .iov_len = size};
-	struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
-	ssize_t sent;
-
-	if (pass_fd >= 0) {
-		struct cmsghdr *header;
-
-		message.msg_control = control;
-		message.msg_controllen = sizeof(control);
-		header = CMSG_FIRSTHDR(&message);
-		header->cmsg_level = SOL_SOCKET;
-		header->cmsg_type = SCM_RIGHTS;
-		header->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(header), &pass_fd, sizeof(int));
-	}
-	sent = sendmsg(qmp->fd, &message, MSG_NOSIGNAL);
-	if (sent < 0) {
-		return -errno;
-	}
-	return sent == (ssize_t)size ? 0 : -EIO;
-}
-
 /*
  * QEMU reads this channel byte by byte, so no byte is sent that it can do without: its parser needs
  * no line's end. With a descriptor that it has not used yet every byte takes it twice as long, so
@@ -242,10 +214,11 @@ int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_
 	}
 	if (pass_fd >= 0) {
 		before = (size_t)length - 1;
-		rc = send_bytes(qmp, text, before, -1);
+		rc = sys_send_fd(qmp->fd, text, before, -EBADF);
 	}
 	if (rc == 0) {
-		rc = send_bytes(qmp, text + before, (size_t)length - before, pass_fd);
+		/* A command is far smaller than the socket's buffer. */
+		rc = sys_send_fd(qmp->fd, text + before, (size_t)length - before, pass_fd);
 	}
 	if (rc < 0) {
 		return rc;

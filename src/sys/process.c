@@ -88,6 +88,7 @@ int sys_send_fd(int socket_fd, const void *data, size_t size, int fd)
 	struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = size};
 	union fd_message control;
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	ssize_t sent;
 
 	if (fd >= 0) {
 		memset(&control, 0, sizeof(control));
@@ -98,7 +99,11 @@ int sys_send_fd(int socket_fd, const void *data, size_t size, int fd)
 		control.header.cmsg_len = CMSG_LEN(sizeof(fd));
 		memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
 	}
-	return sendmsg(socket_fd, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	sent = sendmsg(socket_fd, &message, MSG_NOSIGNAL);
+	if (sent < 0) {
+		return -errno;
+	}
+	return (size_t)sent == size ? 0 : -EIO;
 }
 
 ssize_t sys_receive_fd(int socket_fd, void *data, size_t size, int *ret_fd)

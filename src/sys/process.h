@@ -36,7 +36,7 @@ int sys_reset_signals(void);
 
 /*
  * Sends data with one descriptor (or none: -EBADF) over a Unix socket as one message. Returns 0 or
- * a negative errno. Safe after sys_clone.
+ * a negative errno: -EIO when a stream took only a part. Safe after sys_clone.
  */
 int sys_send_fd(int socket_fd, const void *data, size_t size, int fd);
 

@@ -95,6 +95,21 @@ static void test_fd_passing(void **state)
 	close(pipe_ends[1]);
 }
 
+static void test_data_in_part(void **state)
+{
+	static const char data[4 << 20];
+	int ends[2];
+
+	(void)state;
+	/* More than a socket holds. */
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends),
+			 0);
+	assert_int_equal(sys_send_fd(ends[0], data, sizeof(data), -EBADF), -EIO);
+	assert_int_equal(sys_send_fd(ends[0], data, sizeof(data), -EBADF), -EAGAIN);
+	close(ends[0]);
+	close(ends[1]);
+}
+
 static int limits_body(void *data)
 {
 	struct rlimit limit;
@@ -565,6 +580,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pidfd),
 		cmocka_unit_test(test_fd_passing),
+		cmocka_unit_test(test_data_in_part),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_id_maps),
