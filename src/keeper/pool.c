@@ -190,15 +190,12 @@ static void look_later(struct keeper *keeper)
 }
 
 /* A command may come while the guest mounts: the guest takes one frame after the other. */
-static bool attach(struct keeper *keeper)
+static int attach(struct keeper *keeper)
 {
-	if (control_send(keeper->control, WIRE_ATTACH, 0, 0, NULL, 0) < 0) {
-		keeper_fail_text(keeper, "guest-silent", "the guest does not read its control port",
-				 "run the command again");
-		return false;
-	}
-	keeper->attaching = true;
-	return true;
+	int rc = control_send(keeper->control, WIRE_ATTACH, 0, 0, NULL, 0);
+
+	keeper->attaching = rc == 0;
+	return rc;
 }
 
 void pool_detached(struct keeper *keeper)
@@ -208,7 +205,9 @@ void pool_detached(struct keeper *keeper)
 	int rc;
 
 	if (keeper->rehearsed < ARRAY_SIZE(rehearsals)) {
-		if (attach(keeper)) {
+		if (attach(keeper) < 0) {
+			keeper_end(keeper);
+		} else {
 			rehearse(keeper);
 		}
 		return;
@@ -244,7 +243,9 @@ static void on_replaced(void *data)
 {
 	struct keeper *keeper = data;
 
-	if (!attach(keeper)) {
+	if (attach(keeper) < 0) {
+		keeper_fail_text(keeper, "guest-silent", "the guest does not read its control port",
+				 "run the command again");
 		return;
 	}
 	finish_claim(keeper);
