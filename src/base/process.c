@@ -12,9 +12,6 @@
 /* Some 50 numbers. */
 #define STAT_BYTES_MAX 2048
 
-/* Of the kernel's include/linux/sched.h; its values are part of proc(5). */
-#define PF_EXITING 4u
-
 /* What proc(5) tells of a thread behind its name: state, and then numbers. The caller frees. NULL
  * for what is no thread, or not there any more. */
 static char *read_thread(int tasks_fd, const char *thread, const char **ret_state)
@@ -63,29 +60,4 @@ bool process_has_thread_in(pid_t pid, char state)
 		closedir(threads);
 	}
 	return found;
-}
-
-bool process_has_stopped(pid_t pid)
-{
-	DIR *threads = open_threads(pid);
-	size_t count = 0, stopped = 0;
-	struct dirent *entry;
-
-	while (threads && stopped == count && (entry = readdir(threads))) {
-		const char *state;
-		_cleanup_free_ char *text = read_thread(dirfd(threads), entry->d_name, &state);
-		unsigned flags = 0;
-
-		/* One that is not there any more has ended meanwhile. */
-		if (text) {
-			count++;
-			stopped += state[0] == 'T' ||
-				   (sscanf(state, "%*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
-				    (flags & PF_EXITING));
-		}
-	}
-	if (threads) {
-		closedir(threads);
-	}
-	return count > 0 && stopped == count;
 }

@@ -9,11 +9,3 @@
  * 'D' waits for a disk, 'T' was stopped by a signal. False when that cannot be read.
  */
 bool process_has_thread_in(pid_t pid, char state);
-
-/*
- * Whether no thread of the process can run a program's code or is inside a call: each was stopped
- * by a signal, or is on its way out of the kernel (PF_EXITING of the flags in proc(5)). The threads
- * are looked at one after the other, so it is true only of a process that cannot continue itself.
- * False when that cannot be read.
- */
-bool process_has_stopped(pid_t pid);

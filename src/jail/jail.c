@@ -24,7 +24,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/sched.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +39,6 @@
 #include "base/cleanup.h"
 #include "base/io.h"
 #include "base/mutant.h"
-#include "base/process.h"
 #include "jail/enter.h"
 #include "jail/groups.h"
 #include "sys/cgroup.h"
@@ -57,7 +55,7 @@
 /* When a process that was told to stop is looked at: its threads take microseconds, and the
  * processor on which we wait. After so many looks it is killed instead. */
 #define QUICK_LOOKS 20
-#define QUICK_LOOK_US 50
+#define QUICK_LOOK_US 10
 #define LOOK_US 1000
 #define STOP_LOOKS 100
 
@@ -572,17 +570,21 @@ int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct
 	return 0;
 }
 
+void jail_begin_stop(const struct jail_process *process)
+{
+	if (process->pid > 0 && !MUTANT("spare")) {
+		(void)sys_pidfd_signal(process->pidfd, SIGSTOP);
+	}
+}
+
 void jail_stop(const struct jail_process *process)
 {
-	struct pollfd ended = {.fd = process->pidfd, .events = POLLIN};
-
 	if (process->pid <= 0 || MUTANT("spare")) {
 		return;
 	}
-	(void)sys_pidfd_signal(process->pidfd, SIGSTOP);
+	jail_begin_stop(process);
 	/* A thread that waits for the host's disk takes longer than the others. */
-	for (int looks = 0; !process_has_stopped(process->pid) && poll(&ended, 1, 0) == 0;
-	     looks++) {
+	for (int looks = 0; !sys_pidfd_stopped(process->pidfd); looks++) {
 		if (looks == STOP_LOOKS) {
 			/* That comes in spite of all, also of somebody who traces it. */
 			(void)sys_pidfd_signal(process->pidfd, SIGKILL);

@@ -214,6 +214,9 @@ int jail_spawn(const struct jail *jail, struct jail_process *ret_process, struct
  */
 void jail_stop(const struct jail_process *process);
 
+/* Begins the same: who has something else to do does that while the threads stop. */
+void jail_begin_stop(const struct jail_process *process);
+
 /*
  * Kills the process if it still lives, reaps it, removes its cgroups. Returns the wait status as
  * of waitpid(2), or -ECHILD when somebody else has reaped it. Leaves pidfd and notify_fd alone.

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -31,6 +32,15 @@ bool sys_pidfd_ended(int pidfd)
 	struct pollfd ended = {.fd = pidfd, .events = POLLIN};
 
 	return poll(&ended, 1, 0) > 0;
+}
+
+bool sys_pidfd_stopped(int pidfd)
+{
+	siginfo_t info = {.si_pid = 0};
+
+	return (waitid(P_PIDFD, (id_t)pidfd, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+		info.si_pid != 0) ||
+	       sys_pidfd_ended(pidfd);
 }
 
 int sys_pidfd_copy_fd(int pidfd, int number)

@@ -15,6 +15,13 @@ int sys_pidfd_signal(int pidfd, int signal_number);
 bool sys_pidfd_ended(int pidfd);
 
 /*
+ * True when the child behind pidfd was stopped by a signal, or has ended: no thread of it can run a
+ * program's code or make a call any more. The kernel says so of a child when the last of its
+ * threads has stopped on its way out of a call (wait(2)).
+ */
+bool sys_pidfd_stopped(int pidfd);
+
+/*
  * A descriptor of ours for what the process behind pidfd has as number: pidfd_getfd(2), which a
  * caller may do who could trace the process. Unlike a look at /proc/PID/fd that is so for the owner
  * of its user namespace too, whatever ID it has. Returns it, close-on-exec, -EBADF when it has none

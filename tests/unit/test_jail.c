@@ -11,6 +11,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -435,60 +436,82 @@ static void test_spawn_refuses(void **state)
 	assert_int_equal(jail_spawn(&bad, &process, &err), -EINVAL);
 }
 
-/* Writes on and on, with much memory that must be given back when it is killed. */
-static _Noreturn void write_on(_Atomic uint64_t *count)
+#define WRITERS 4
+
+static void *count_on(void *data)
 {
+	_Atomic uint64_t *count = data;
+
+	for (;;) {
+		(*count)++;
+	}
+	return NULL;
+}
+
+/* Threads that write on and on, with much memory that must be given back when it is killed. */
+static _Noreturn void write_on(_Atomic uint64_t *counts)
+{
+	/* A test that fails leaves nothing behind. */
+	int rc = prctl(PR_SET_PDEATHSIG, SIGKILL);
 	size_t size = 256u << 20;
 	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
-	while (memory != MAP_FAILED) {
-		(*count)++;
+	for (int i = 1; rc == 0 && memory != MAP_FAILED && i < WRITERS; i++) {
+		pthread_t thread;
+
+		if (pthread_create(&thread, NULL, count_on, (void *)(uintptr_t)&counts[i]) != 0) {
+			_exit(EXIT_FAILURE);
+		}
 	}
+	count_on((void *)(uintptr_t)counts);
 	_exit(EXIT_FAILURE);
 }
 
 static void test_stop(void **state)
 {
-	_Atomic uint64_t *count = mmap(NULL, sizeof(*count), PROT_READ | PROT_WRITE,
-				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	size_t size = WRITERS * sizeof(uint64_t);
+	_Atomic uint64_t *counts =
+		mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t last[WRITERS];
 	cpu_set_t before, one;
 
 	(void)state;
-	/* On one processor, so that the process has to wait for its turn to stop. */
+	/* On one processor, so that the threads have to wait for their turn to stop. */
 	CPU_ZERO(&one);
 	CPU_SET((size_t)sched_getcpu(), &one);
 	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
 	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
-	assert_ptr_not_equal(count, MAP_FAILED);
+	assert_ptr_not_equal(counts, MAP_FAILED);
 	for (int i = 0; i < 10; i++) {
 		struct jail_process process = {.notify_fd = -EBADF};
-		uint64_t last;
 
-		*count = 0;
+		memset((void *)(uintptr_t)counts, 0, size);
 		process.pid = fork();
 		if (process.pid == 0) {
-			write_on(count);
+			write_on(counts);
 		}
 		process.pidfd = sys_pidfd_open(process.pid);
 		assert_true(process.pidfd >= 0);
-		while (*count == 0) {
-			usleep(1000);
+		for (int j = 0; j < WRITERS; j++) {
+			while (counts[j] == 0) {
+				usleep(1000);
+			}
 		}
 		jail_stop(&process);
-		last = *count;
-		assert_true(process_has_stopped(process.pid));
+		memcpy(last, (const void *)(uintptr_t)counts, size);
 		/* Its memory is not given back yet. */
 		assert_true(process_has_thread_in(process.pid, 'T'));
+		assert_false(process_has_thread_in(process.pid, 'R'));
 		usleep(20000);
-		assert_int_equal(*count, last);
+		assert_memory_equal((const void *)(uintptr_t)counts, last, size);
 		assert_int_equal(WTERMSIG(jail_end(&process)), SIGKILL);
 		/* Without a process there is nothing to do. */
 		jail_stop(&process);
 		close_fd(&process.pidfd);
 	}
 	sched_setaffinity(0, sizeof(before), &before);
-	munmap((void *)(uintptr_t)count, sizeof(*count));
+	munmap((void *)(uintptr_t)counts, size);
 }
 
 int main(void)

@@ -50,19 +50,35 @@ static int in_child(int (*body)(void *data), void *data)
 static void test_pidfd(void **state)
 {
 	_cleanup_close_ int pidfd = -EBADF;
+	siginfo_t info;
 	pid_t pid = fork();
 
 	(void)state;
 	if (pid == 0) {
-		pause();
-		_exit(0);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;) {
+			pause();
+		}
 	}
 	pidfd = sys_pidfd_open(pid);
 	assert_true(pidfd >= 0);
 	assert_true(fcntl(pidfd, F_GETFD) & FD_CLOEXEC);
 	assert_false(sys_pidfd_ended(pidfd));
+	assert_false(sys_pidfd_stopped(pidfd));
+	assert_int_equal(sys_pidfd_signal(pidfd, SIGSTOP), 0);
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOWAIT), 0);
+	/* As often as one likes. */
+	assert_true(sys_pidfd_stopped(pidfd));
+	assert_true(sys_pidfd_stopped(pidfd));
+	assert_int_equal(sys_pidfd_signal(pidfd, SIGCONT), 0);
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WCONTINUED), 0);
+	assert_false(sys_pidfd_stopped(pidfd));
 	assert_int_equal(sys_pidfd_signal(pidfd, SIGKILL), 0);
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+	assert_true(sys_pidfd_stopped(pidfd));
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	/* Nobody's child any more, and still at its end. */
+	assert_true(sys_pidfd_stopped(pidfd));
 	assert_true(sys_pidfd_ended(pidfd));
 	assert_int_equal(sys_pidfd_signal(pidfd, SIGKILL), -ESRCH);
 	assert_int_equal(sys_pidfd_open(-1), -EINVAL);
