@@ -46,6 +46,9 @@ struct engine_config {
 	const char *initrd_path;
 	struct engine_disk disks[ENGINE_DISKS_MAX];
 	size_t disk_count;
+	/* Serial of the disk that engine_replace_disk is to get other layers soon, or NULL. As many
+	 * of the same kinds as now are then put under it in a third of the time. */
+	const char *replaced_soon;
 	/* Guest memory: a regular file of exactly ram_mib MiB, or -EBADF for anonymous memory. A
 	 * boot writes to it; a restore maps it copy-on-write and never writes. */
 	int memory_fd;

@@ -39,6 +39,7 @@
 #include "engine/kernel.h"
 #include "engine/monitor.h"
 #include "engine/qmp.h"
+#include "engine/replace.h"
 
 /* The memory file has no path in the jail: opening this one is answered with its descriptor. */
 #define MEMORY_INSIDE "/memory"
@@ -60,31 +61,6 @@ enum phase {
 	PHASE_SAVING,
 	PHASE_QUITTING,
 	PHASE_ENDED,
-};
-
-/* What a disk stands on at present: the name of its node is made from the generation. */
-struct disk_state {
-	unsigned generation;
-	size_t set_count;
-	/* The monitor's sets that hold the layers' descriptors, and which files these are. */
-	int sets[ENGINE_LAYERS_MAX];
-	struct {
-		uint64_t device;
-		uint64_t inode;
-	} files[ENGINE_LAYERS_MAX];
-};
-
-/* A replacement under way. */
-struct replacement {
-	/* NULL: there is none. */
-	struct disk_state *disk;
-	struct disk_state next;
-	/* Answers that are still to come. */
-	size_t pending;
-	/* The old layers stay open. */
-	bool keep_old;
-	void (*done)(void *data);
-	void *data;
 };
 
 /* A state that is being saved. */
@@ -116,9 +92,8 @@ struct engine {
 	void (*paused)(void *data);
 	void *paused_data;
 	struct disk_state disks[ENGINE_DISKS_MAX];
-	struct replacement replacement;
+	struct replacer replacer;
 	struct saving saving;
-	int next_set;
 	int complaint_fd;
 	size_t complaint_size;
 	char complaint[COMPLAINT_MAX];
@@ -168,29 +143,6 @@ static int pass_fd(struct engine *engine, int fd, struct err *err)
 	return rc < 0 ? rc : engine->next_number++;
 }
 
-/* The node that a disk stands on. */
-static void print_node(const struct engine_disk *disk, unsigned generation,
-		       char ret_node[static DISK_NODE_MAX])
-{
-	int length = snprintf(ret_node, DISK_NODE_MAX, "%s-%u", disk->serial, generation);
-
-	ASSERT(length > 0 && length < DISK_NODE_MAX);
-}
-
-/* Notes that a disk gets one layer more, whose descriptor is in set. */
-static int note_layer(struct disk_state *state, int fd, int set)
-{
-	struct stat status;
-
-	if (fstat(fd, &status) < 0) {
-		return -errno;
-	}
-	state->files[state->set_count].device = status.st_dev;
-	state->files[state->set_count].inode = status.st_ino;
-	state->sets[state->set_count++] = set;
-	return 0;
-}
-
 static int add_layers(struct engine *engine, const struct engine_disk *disk,
 		      struct disk_state *state, struct err *err)
 {
@@ -201,7 +153,7 @@ static int add_layers(struct engine *engine, const struct engine_disk *disk,
 		if (number < 0) {
 			return number;
 		}
-		rc = note_layer(state, disk->layers[i].fd, number);
+		rc = replace_note_layer(state, disk->layers[i].fd, number);
 		if (rc < 0) {
 			return err_context(err, rc, "disk %s", disk->serial);
 		}
@@ -219,7 +171,7 @@ static int add_disk(struct engine *engine, const struct engine_disk *disk, struc
 	if (rc < 0) {
 		return rc;
 	}
-	print_node(disk, state->generation, node);
+	replace_print_node(disk->serial, state->generation, node);
 	disk_describe(disk, node, state->sets, text);
 	add_option(engine, "-blockdev", arena_print(engine, "%s", text));
 	/* By default QEMU pauses the machine when the host's disk is full, and nobody would ever
@@ -281,6 +233,34 @@ static void add_machine(struct engine *engine)
 	add_option(engine, "-device", "virtio-balloon-pci,free-page-reporting=on,page-poison=off");
 }
 
+/* Those that have the commands for another disk ready. */
+static int add_ready_channels(struct engine *engine, struct err *err)
+{
+	const struct engine_config *config = &engine->config;
+	struct replacer *replacer = &engine->replacer;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && config->replaced_soon && i < config->disk_count; i++) {
+		if (strcmp(config->disks[i].serial, config->replaced_soon) == 0) {
+			rc = replace_open(replacer, &config->disks[i]);
+		}
+	}
+	if (rc < 0) {
+		return err_context(err, rc, "machine monitor");
+	}
+	for (size_t i = 0; i < replacer->channel_count; i++) {
+		int number = pass_fd(engine, replacer->theirs[i], err);
+
+		if (number < 0) {
+			return number;
+		}
+		add_option(engine, "-chardev",
+			   arena_print(engine, "socket,id=qmp%zu,fd=%d", i, number));
+		add_option(engine, "-mon", arena_print(engine, "chardev=qmp%zu,mode=control", i));
+	}
+	return 0;
+}
+
 static int add_channels(struct engine *engine, int qmp_fd, struct err *err)
 {
 	int ctl = pass_fd(engine, engine->config.ctl_fd, err);
@@ -303,7 +283,7 @@ static int add_channels(struct engine *engine, int qmp_fd, struct err *err)
 	}
 	add_option(engine, "-serial", "chardev:console");
 	add_option(engine, "-mon", "chardev=qmp,mode=control");
-	return 0;
+	return add_ready_channels(engine, err);
 }
 
 static int add_start(struct engine *engine, struct err *err)
@@ -363,6 +343,7 @@ static void drop_watches(struct engine *engine)
 	}
 	loop_timer_cancel(engine->loop, &engine->saving.timer);
 	qmp_free(TAKE_PTR(engine->qmp));
+	replace_close(&engine->replacer);
 }
 
 static void read_complaint(struct engine *engine)
@@ -468,37 +449,6 @@ static void on_greeting(struct engine *engine)
 	}
 }
 
-/* The disk stands on its new layers, and the old ones are closed unless they are kept. */
-static void on_replaced(struct engine *engine)
-{
-	struct replacement done = engine->replacement;
-
-	for (size_t i = 0; i < done.disk->set_count && !done.keep_old; i++) {
-		jail_forget_file(&engine->process, done.disk->files[i].device,
-				 done.disk->files[i].inode);
-	}
-	for (size_t i = 0; i < done.next.set_count; i++) {
-		jail_note_file(&engine->process, done.next.files[i].device,
-			       done.next.files[i].inode);
-	}
-	*done.disk = done.next;
-	engine->replacement = (struct replacement){0};
-	done.done(done.data);
-}
-
-static bool is_replacing(const char *command)
-{
-	static const char *const commands[] = {"add-fd", "blockdev-add", "qom-set", "blockdev-del",
-					       "remove-fd"};
-
-	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
-		if (strcmp(command, commands[i]) == 0) {
-			return true;
-		}
-	}
-	return false;
-}
-
 static void on_done(struct engine *engine, const char *command)
 {
 	void (*paused)(void *) = engine->paused;
@@ -510,10 +460,8 @@ static void on_done(struct engine *engine, const char *command)
 	} else if (strcmp(command, "stop") == 0 && paused) {
 		engine->paused = NULL;
 		paused(engine->paused_data);
-	} else if (is_replacing(command) && engine->replacement.pending > 0) {
-		if (--engine->replacement.pending == 0) {
-			on_replaced(engine);
-		}
+	} else if (replace_on_done(&engine->replacer, command) < 0) {
+		end(engine, "monitor-failed", "it takes no command for its disk");
 	}
 }
 
@@ -617,6 +565,14 @@ static void on_qmp(void *data, enum qmp_event event, const char *text)
 	}
 }
 
+/* What the channels say that have only commands for a disk. The rest comes over the other one. */
+static void on_ready_channel(void *data, enum qmp_event event, const char *text)
+{
+	if (event == QMP_DONE || event == QMP_FAILED) {
+		on_qmp(data, event, text);
+	}
+}
+
 static int spawn(struct engine *engine, int complaint_write_fd, struct err *err)
 {
 	int rc = jail_add_fd(&engine->jail, complaint_write_fd, 2, err);
@@ -688,7 +644,12 @@ static int start(struct engine *engine, struct err *err)
 		return err_context(err, rc, "machine monitor");
 	}
 	TAKE_FD(qmp_ours);
-	if (engine->restoring) {
+	engine->replacer.qmp = engine->qmp;
+	engine->replacer.process = &engine->process;
+	/* The descriptors' numbers name the first sets. QEMU reads every digit by itself. */
+	rc = replace_get_ready(&engine->replacer, engine->next_number, engine->loop,
+			       on_ready_channel, engine);
+	if (rc == 0 && engine->restoring) {
 		engine->phase = PHASE_LOADING;
 		rc = send_restore(engine);
 	}
@@ -719,8 +680,6 @@ int engine_start(const struct engine_config *config, struct loop *loop,
 	engine->complaint_fd = -EBADF;
 	engine->next_number = 3;
 	rc = start(engine, err);
-	/* The descriptors' numbers name the first sets. QEMU reads every digit by itself. */
-	engine->next_set = engine->next_number;
 	if (rc < 0) {
 		engine_free(engine);
 		return rc;
@@ -809,68 +768,6 @@ int engine_resume(struct engine *engine, struct err *err)
 	return rc < 0 ? err_context(err, rc, "resuming the machine") : 0;
 }
 
-/* Sends one command of a replacement; arguments as printf(3) has them. */
-static int replace_send(struct engine *engine, int pass_fd, const char *command, const char *format,
-			...) __attribute__((format(printf, 4, 5)));
-
-static int replace_send(struct engine *engine, int pass_fd, const char *command, const char *format,
-			...)
-{
-	char text[DISK_TEXT_MAX + 64];
-	va_list args;
-	int length, rc;
-
-	va_start(args, format);
-	length = vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	ASSERT(length > 0 && (size_t)length < sizeof(text));
-	rc = qmp_send(engine->qmp, command, text, pass_fd);
-	if (rc == 0) {
-		engine->replacement.pending++;
-	}
-	return rc;
-}
-
-/*
- * All goes out at once. The guest's device gets the new node as its drive. The old one goes with
- * everything below it, and so do the duplicates of its descriptors; the descriptors themselves go
- * with their sets.
- */
-static int send_replacement(struct engine *engine, const struct engine_disk *disk, struct err *err)
-{
-	struct replacement *replacement = &engine->replacement;
-	const struct disk_state *old = replacement->disk;
-	struct disk_state *next = &replacement->next;
-	char node[DISK_NODE_MAX], old_node[DISK_NODE_MAX], text[DISK_TEXT_MAX];
-	int rc = 0;
-
-	for (size_t i = 0; rc == 0 && i < disk->layer_count; i++) {
-		rc = note_layer(next, disk->layers[i].fd, engine->next_set++);
-		if (rc == 0) {
-			rc = replace_send(engine, disk->layers[i].fd, "add-fd", "{\"fdset-id\":%d}",
-					  next->sets[i]);
-		}
-	}
-	print_node(disk, next->generation, node);
-	print_node(disk, old->generation, old_node);
-	disk_describe(disk, node, next->sets, text);
-	if (rc == 0) {
-		rc = replace_send(engine, -1, "blockdev-add", "%s", text);
-	}
-	if (rc == 0) {
-		rc = replace_send(engine, -1, "qom-set",
-				  "{\"path\":\"%s\",\"property\":\"drive\",\"value\":\"%s\"}",
-				  disk->serial, node);
-	}
-	if (rc == 0 && !replacement->keep_old) {
-		rc = replace_send(engine, -1, "blockdev-del", "{\"node-name\":\"%s\"}", old_node);
-	}
-	for (size_t i = 0; rc == 0 && i < old->set_count && !replacement->keep_old; i++) {
-		rc = replace_send(engine, -1, "remove-fd", "{\"fdset-id\":%d}", old->sets[i]);
-	}
-	return rc < 0 ? err_context(err, rc, "disk %s", disk->serial) : 0;
-}
-
 int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, bool keep_old,
 			void (*done)(void *data), void *data, struct err *err)
 {
@@ -888,26 +785,15 @@ int engine_replace_disk(struct engine *engine, const struct engine_disk *disk, b
 		return err_set(err, -EPROTO, "monitor-failed",
 			       "machine monitor: the machine does not run");
 	}
-	if (engine->replacement.disk) {
+	if (engine->replacer.disk) {
 		return err_set(err, -EBUSY, "monitor-busy",
 			       "machine monitor: a disk is being replaced already");
 	}
 	next = engine->config.disks[at];
 	memcpy(next.layers, disk->layers, sizeof(next.layers));
 	next.layer_count = disk->layer_count;
-	engine->replacement = (struct replacement){
-		.disk = &engine->disks[at],
-		.next = {.generation = engine->disks[at].generation + 1},
-		.keep_old = keep_old,
-		.done = done,
-		.data = data,
-	};
-	rc = send_replacement(engine, &next, err);
-	if (rc < 0) {
-		/* What has been sent already is answered to nobody. */
-		engine->replacement = (struct replacement){0};
-	}
-	return rc;
+	rc = replace_begin(&engine->replacer, &engine->disks[at], &next, keep_old, done, data);
+	return rc < 0 ? err_context(err, rc, "disk %s", disk->serial) : 0;
 }
 
 const struct jail *engine_jail(const struct engine *engine)
@@ -924,6 +810,9 @@ void engine_stop(struct engine *engine)
 {
 	if (!engine) {
 		return;
+	}
+	if (engine->spawned) {
+		jail_begin_stop(&engine->process);
 	}
 	drop_watches(engine);
 	if (engine->spawned) {

@@ -15,7 +15,7 @@
 #include "sys/process.h"
 
 /* The answers and events that we ask for are a few hundred bytes each. */
-#define LINE_MAX_BYTES 65536
+#define LINE_MAX_BYTES 16384
 /* Commands under way. Replacing a disk sends most at once: one for each layer, old and new, and
  * three. */
 #define PENDING_MAX 32
@@ -30,6 +30,8 @@ struct qmp {
 	/* Names of the commands under way, oldest first. Literals of our own code. */
 	const char *pending[PENDING_MAX];
 	size_t pending_count;
+	/* The command that was begun, or NULL. */
+	const char *begun;
 	size_t filled;
 	char line[LINE_MAX_BYTES];
 	/* Set when the callback freed us while we were reading. */
@@ -194,6 +196,52 @@ void qmp_free(struct qmp *qmp)
 	free(qmp);
 }
 
+/* Returns the length of the text. */
+static size_t print_command(const char *name, const char *arguments,
+			    char ret_text[static COMMAND_BYTES_MAX])
+{
+	int length = snprintf(ret_text, COMMAND_BYTES_MAX, "{\"execute\":\"%s\"%s%s}", name,
+			      arguments ? ",\"arguments\":" : "", arguments ? arguments : "");
+
+	ASSERT(length > 0 && length < COMMAND_BYTES_MAX);
+	return (size_t)length;
+}
+
+/* Sends the last part of a command. A command is far smaller than the socket's buffer. */
+static int send_last(struct qmp *qmp, const char *name, const char *part, size_t size, int pass_fd)
+{
+	int rc;
+
+	if (qmp->pending_count == PENDING_MAX) {
+		/* The monitor does not answer. */
+		return -ENOBUFS;
+	}
+	rc = sys_send_fd(qmp->fd, part, size, pass_fd);
+	if (rc == 0) {
+		qmp->pending[qmp->pending_count++] = name;
+	}
+	return rc;
+}
+
+int qmp_begin(struct qmp *qmp, const char *name, const char *arguments)
+{
+	char text[COMMAND_BYTES_MAX];
+	int rc;
+
+	ASSERT(!qmp->begun);
+	rc = sys_send_fd(qmp->fd, text, print_command(name, arguments, text) - 1, -EBADF);
+	if (rc == 0) {
+		qmp->begun = name;
+	}
+	return rc;
+}
+
+int qmp_finish(struct qmp *qmp, int pass_fd)
+{
+	ASSERT(qmp->begun);
+	return send_last(qmp, TAKE_PTR(qmp->begun), "}", 1, pass_fd);
+}
+
 /*
  * QEMU reads this channel byte by byte, so no byte is sent that it can do without: its parser needs
  * no line's end. With a descriptor that it has not used yet every byte takes it twice as long, so
@@ -202,27 +250,12 @@ void qmp_free(struct qmp *qmp)
 int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_fd)
 {
 	char text[COMMAND_BYTES_MAX];
-	int length = snprintf(text, sizeof(text), "{\"execute\":\"%s\"%s%s}", name,
-			      arguments ? ",\"arguments\":" : "", arguments ? arguments : "");
-	size_t before = 0;
-	int rc = 0;
+	int rc;
 
-	ASSERT(length > 0 && (size_t)length < sizeof(text));
-	if (qmp->pending_count == PENDING_MAX) {
-		/* The monitor does not answer. */
-		return -ENOBUFS;
+	ASSERT(!qmp->begun);
+	if (pass_fd < 0) {
+		return send_last(qmp, name, text, print_command(name, arguments, text), -EBADF);
 	}
-	if (pass_fd >= 0) {
-		before = (size_t)length - 1;
-		rc = sys_send_fd(qmp->fd, text, before, -EBADF);
-	}
-	if (rc == 0) {
-		/* A command is far smaller than the socket's buffer. */
-		rc = sys_send_fd(qmp->fd, text + before, (size_t)length - before, pass_fd);
-	}
-	if (rc < 0) {
-		return rc;
-	}
-	qmp->pending[qmp->pending_count++] = name;
-	return 0;
+	rc = qmp_begin(qmp, name, arguments);
+	return rc < 0 ? rc : qmp_finish(qmp, pass_fd);
 }

@@ -47,3 +47,11 @@ void qmp_free(struct qmp *qmp);
  * (for getfd). The name comes back with QMP_DONE. Returns 0 or a negative errno.
  */
 int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_fd);
+
+/*
+ * The same in two steps: all of a command but its last byte, and that byte, with which it takes
+ * effect. QEMU has then read it already, which takes it 5 microseconds for each byte. One at a
+ * time, and nothing else may be sent in between. Both return 0 or a negative errno.
+ */
+int qmp_begin(struct qmp *qmp, const char *name, const char *arguments);
+int qmp_finish(struct qmp *qmp, int pass_fd);

@@ -494,6 +494,8 @@ void files_describe(const struct files *files, const struct ipc_start *start,
 	config->memory_fd = files->memory_fd;
 	config->devices_fd = files->devices_fd;
 	config->disk_count = 3;
+	/* By the sandbox's own, when somebody takes the machine. */
+	config->replaced_soon = start->stay == IPC_STAY_WARM ? "data" : NULL;
 	*root = (struct engine_disk){.serial = "root", .size_bytes = files->spec->disk_size_bytes};
 	/* Root inside could make a mount writable again; the disk it cannot. */
 	root->read_only =

@@ -231,12 +231,19 @@ void pool_detached(struct keeper *keeper)
 	clock_ask(keeper);
 }
 
-/* The machine is the client's now. */
+/* The machine is the client's now. What nobody waits for comes after it was told so. */
 static void finish_claim(struct keeper *keeper)
 {
+	struct err err = {0};
+
 	keeper->ready.warm = 1;
 	keeper->ready.ready_ns = clock_monotonic_ns();
 	keeper_is_up(keeper);
+	if (keeper->start.has_data && keeper->start.data_fate == IPC_DATA_OWN &&
+	    listen_open(keeper, STORE_DATA_SOCKET, &keeper->data_listen_fd, &err) < 0) {
+		keeper_fail(keeper, &err);
+	}
+	pool_give_slot(keeper);
 }
 
 static void on_replaced(void *data)
@@ -269,12 +276,7 @@ static int put_data_in(struct keeper *keeper, struct err *err)
 		return rc;
 	}
 	files_describe_data(&keeper->files, &disk);
-	rc = engine_replace_disk(keeper->engine, &disk, true, on_replaced, keeper, err);
-	/* The rest is done while the monitor works. */
-	if (rc == 0 && keeper->start.data_fate == IPC_DATA_OWN) {
-		rc = listen_open(keeper, STORE_DATA_SOCKET, &keeper->data_listen_fd, err);
-	}
-	return rc;
+	return engine_replace_disk(keeper->engine, &disk, true, on_replaced, keeper, err);
 }
 
 void pool_claim(struct client *client, const struct ipc_message *message, int *fds)
@@ -315,7 +317,6 @@ void pool_claim(struct client *client, const struct ipc_message *message, int *f
 	} else if (put_data_in(keeper, &err) < 0) {
 		keeper_fail(keeper, &err);
 	}
-	pool_give_slot(keeper);
 }
 
 /* A negative errno when somebody has the slot. */

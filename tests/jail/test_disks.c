@@ -114,7 +114,8 @@ static int set_scene(struct scene *scene)
 	return loop_new(&scene->loop);
 }
 
-static int start(struct scene *scene, struct err *err)
+/* With first, it is the disk's one layer, and another is to take its place soon. */
+static int start(struct scene *scene, int first, struct err *err)
 {
 	struct engine_config config = {
 		.name = "disks",
@@ -122,8 +123,12 @@ static int start(struct scene *scene, struct err *err)
 		.ram_mib = 32,
 		.kernel_path = scene->kernel,
 		.initrd_path = scene->initrd,
-		.disks = {{.serial = "data", .size_bytes = DISK_BYTES}},
+		.disks = {{.serial = "data",
+			   .size_bytes = DISK_BYTES,
+			   .layers = {{.fd = first}},
+			   .layer_count = first >= 0}},
 		.disk_count = 1,
+		.replaced_soon = first >= 0 ? "data" : NULL,
 		.memory_fd = -EBADF,
 		.devices_fd = -EBADF,
 		.ctl_fd = scene->monitor_ends[0],
@@ -238,6 +243,44 @@ static void try_replacing(struct scene *scene)
 	    "which takes no disk then");
 }
 
+static void end_scene(struct scene *scene)
+{
+	engine_free(TAKE_PTR(scene->engine));
+	loop_free(TAKE_PTR(scene->loop));
+	for (int i = 0; i < 2; i++) {
+		close_fd(&scene->host_ends[i]);
+		close_fd(&scene->monitor_ends[i]);
+	}
+	scene->failed = false;
+	(void)remove_tree_at(AT_FDCWD, scene->directory);
+}
+
+/* The first replacement has its commands ready, and the next has not. */
+static void try_soon(void)
+{
+	static struct scene scene;
+	_cleanup_close_ int first = make_disk(O_RDWR);
+	_cleanup_close_ int second = make_disk(O_RDWR);
+	struct err err = {0};
+
+	if (!tap(set_scene(&scene) == 0 && start(&scene, first, &err) == 0 && await(&scene),
+		 "a monitor that is to get another disk runs %s", err.text)) {
+		return;
+	}
+	tap(agrees(&scene), "/proc agrees with the description");
+	tap(replace(&scene, second) && count_descriptors(&scene, second) >= 1 &&
+		    count_descriptors(&scene, first) == 0,
+	    "it gets it, and nothing of the first is left open");
+	tap(agrees(&scene), "/proc agrees with the description");
+	tap(replace(&scene, first) && count_descriptors(&scene, second) == 0, "and back");
+	tap(agrees(&scene), "/proc agrees with the description");
+	end_scene(&scene);
+	tap(set_scene(&scene) == 0 && start(&scene, first, &err) == 0 && await(&scene) &&
+		    replace(&scene, -EBADF) && count_descriptors(&scene, first) == 0,
+	    "one that was to get another gets none %s", err.text);
+	end_scene(&scene);
+}
+
 int main(void)
 {
 	static struct scene scene;
@@ -253,11 +296,11 @@ int main(void)
 		printf("Bail out! the scene could not be set: %s\n", strerror(-rc));
 		return 1;
 	}
-	if (tap(start(&scene, &err) == 0 && await(&scene), "the monitor runs %s", err.text)) {
+	if (tap(start(&scene, -EBADF, &err) == 0 && await(&scene), "the monitor runs %s",
+		err.text)) {
 		try_replacing(&scene);
 	}
-	engine_free(scene.engine);
-	loop_free(scene.loop);
-	(void)remove_tree_at(AT_FDCWD, scene.directory);
+	end_scene(&scene);
+	try_soon();
 	return tap_done();
 }
