@@ -161,7 +161,9 @@ int run_prepare(struct run_job *job, struct err *err)
 	return rc;
 }
 
-static int run_command(struct run_job *job, struct client_machine *machine, struct err *err)
+/* is_last: the machine was started for this command, and goes down with it. */
+static int run_command(struct run_job *job, struct client_machine *machine, bool is_last,
+		       struct err *err)
 {
 	struct run_report *report = &job->report;
 	bool detached = cli_has(job->args, "detach");
@@ -180,6 +182,7 @@ static int run_command(struct run_job *job, struct client_machine *machine, stru
 		.stderr_fd = job->json ? report->errors.write_fd : STDERR_FILENO,
 		.timeout_seconds = job->timeout_seconds,
 		.detached = detached,
+		.is_last = is_last,
 		.forward_signals = true,
 	};
 	int rc;
@@ -227,7 +230,7 @@ static int start_and_run(struct run_job *job, struct err *err)
 	}
 	job->report.started = true;
 	job->report.ready = *client_ready(machine);
-	rc = run_command(job, machine, err);
+	rc = run_command(job, machine, true, err);
 	if (rc < 0 || job->report.result.interrupted) {
 		return rc;
 	}
@@ -243,7 +246,7 @@ static int connect_and_run(struct run_job *job, struct err *err)
 	int rc = client_connect(&job->store, job->args->operands[0], &machine, err);
 
 	if (rc == 0) {
-		rc = run_command(job, machine, err);
+		rc = run_command(job, machine, false, err);
 	}
 	if (rc < 0 || job->report.result.interrupted) {
 		return rc;

@@ -143,6 +143,9 @@ struct client_command {
 	bool detached;
 	/* When this process is gone the command stays, detached; otherwise it is killed. */
 	bool keep_on_loss;
+	/* The machine, which this process has started, goes down when the command has ended, as
+	 * client_stop has it. That waits until it is down. */
+	bool is_last;
 	/* With a terminal: ctrl-\ ctrl-q detaches, see result->detached. */
 	bool detach_key;
 	/* Not a new command: attach to the detached one of this name. argv is not used; stdin_fd is

@@ -230,8 +230,10 @@ static void finish_stdin(struct run *run)
 /* Which event each copy waits for now: its target when it holds bytes, else its source. */
 static nfds_t prepare(struct run *run, struct pollfd *waits)
 {
-	waits[0] =
-		(struct pollfd){.fd = run->failure ? -1 : run->machine->socket, .events = POLLIN};
+	/* What a machine says while it goes down is for who waits for that. */
+	bool heard = run->failure || run->machine->goes_down;
+
+	waits[0] = (struct pollfd){.fd = heard ? -1 : run->machine->socket, .events = POLLIN};
 	waits[1] = (struct pollfd){.fd = run->machine->signal_fd, .events = POLLIN};
 	for (size_t i = 0; i < COPY_COUNT; i++) {
 		const struct copy *copy = &run->copies[i];
@@ -274,6 +276,7 @@ static void move_bytes(struct run *run, const struct pollfd *waits)
 static void take_exit(struct run *run, const struct ipc_message *message)
 {
 	run->exited = true;
+	run->machine->goes_down = run->command->is_last;
 	snprintf(run->result->id, sizeof(run->result->id), "%s", message->exited.id);
 	run->result->exit = message->exited.exit;
 	run->result->timed_out = message->exited.timed_out != 0;
@@ -543,6 +546,7 @@ static int begin(struct run *run, struct err *err)
 		message.exec.terminal = command->terminal;
 		message.exec.timeout_seconds = command->timeout_seconds;
 		message.exec.on_loss = command->keep_on_loss ? IPC_LOSS_DETACHES : IPC_LOSS_KILLS;
+		message.exec.is_last = command->is_last;
 	}
 	if (rc == 0 && run->direct_input) {
 		fds[count++] = command->stdin_fd;

@@ -28,6 +28,8 @@ struct client_machine {
 	int keeper_pidfd;
 	/* A keeper of ours does nothing any more, not even end by itself. */
 	bool keeper_is_stopped;
+	/* Its last command has ended, and it goes down without being told. */
+	bool goes_down;
 	/* CLOCK_MONOTONIC when an answer is waited for no longer; 0: for as long as it takes. */
 	uint64_t deadline_ns;
 	int sandbox_fd;

@@ -678,19 +678,25 @@ const struct ipc_ready *client_ready(const struct client_machine *machine)
 	return &machine->ready;
 }
 
-static int order_and_wait(struct client_machine *machine, uint32_t order, struct err *err)
+static int await_down(struct client_machine *machine, struct err *err)
 {
-	struct ipc_message message = {.type = order};
-	int rc = ipc_send(machine->socket, &message, NULL, 0);
+	struct ipc_message message;
+	int rc = client_await(machine, IPC_DOWN, &message, err);
 
-	if (rc < 0) {
-		return client_lost(machine, err);
-	}
-	rc = client_await(machine, IPC_DOWN, &message, err);
 	if (rc == 0) {
 		close_fd(&machine->keeper_pidfd);
 	}
 	return rc;
+}
+
+static int order_and_wait(struct client_machine *machine, uint32_t order, struct err *err)
+{
+	const struct ipc_message message = {.type = order};
+
+	if (ipc_send(machine->socket, &message, NULL, 0) < 0) {
+		return client_lost(machine, err);
+	}
+	return await_down(machine, err);
 }
 
 int client_snapshot(struct client_machine *machine, struct err *err)
@@ -700,7 +706,8 @@ int client_snapshot(struct client_machine *machine, struct err *err)
 
 int client_stop(struct client_machine *machine, struct err *err)
 {
-	return order_and_wait(machine, IPC_SHUTDOWN, err);
+	return machine->goes_down ? await_down(machine, err)
+				  : order_and_wait(machine, IPC_SHUTDOWN, err);
 }
 
 /* The monitor of a keeper that was killed dies with it, but not at the same instant. */

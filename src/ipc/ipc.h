@@ -250,6 +250,9 @@ struct ipc_message {
 			uint32_t on_loss;
 			/* 0: none. The keeper kills the command and reports timed_out. */
 			uint32_t timeout_seconds;
+			/* 1: of the starter only: the machine goes down after IPC_EXITED, as if
+			 * IPC_SHUTDOWN had come then. */
+			uint32_t is_last;
 		} exec;
 		struct {
 			uint32_t number;

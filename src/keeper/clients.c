@@ -137,7 +137,7 @@ void clients_close(struct keeper *keeper)
 	}
 }
 
-static void take_shutdown(struct client *client)
+void client_shut_down(struct client *client)
 {
 	client->wants_down = true;
 	keeper_leave(client->keeper);
@@ -157,7 +157,7 @@ static bool take_look(struct client *client, const struct ipc_message *message)
 		data_copy(client);
 		return true;
 	case IPC_SHUTDOWN:
-		take_shutdown(client);
+		client_shut_down(client);
 		return true;
 	default:
 		return false;

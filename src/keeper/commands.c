@@ -122,7 +122,13 @@ static void forget_client(struct command *command)
 
 static void on_stream_ended(void *data, struct stream *stream)
 {
+	const struct command *command = command_find(data, stream_id(stream));
+	struct client *client = command && command->is_last ? command->client : NULL;
+
 	send_result(data, stream);
+	if (client) {
+		client_shut_down(client);
+	}
 }
 
 /*
@@ -166,6 +172,15 @@ static void refuse_exec(struct client *client, uint32_t number, int error)
 	message.exited.exit.kind = WIRE_NOT_STARTED;
 	message.exited.exit.value = (uint32_t)error;
 	client_tell(client, &message);
+}
+
+/* A last command that could not be sent has ended too. */
+static void refuse_order(struct client *client, const struct ipc_message *order, int error)
+{
+	refuse_exec(client, order->stream, error);
+	if (order->exec.is_last && client == client->keeper->starter) {
+		client_shut_down(client);
+	}
 }
 
 /* A machine for one command is ended soon when that command cannot be; one that stays may only be
@@ -246,7 +261,11 @@ void command_exec(struct client *client, const struct ipc_message *message, int 
 		return;
 	}
 	if (find_own(client, message->stream) || message->stream == 0) {
-		refuse_exec(client, message->stream, EBUSY);
+		refuse_order(client, message, EBUSY);
+		return;
+	}
+	if (message->exec.is_last && client != keeper->starter) {
+		refuse_order(client, message, EPERM);
 		return;
 	}
 	if (message->exec.has_stdin) {
@@ -261,6 +280,7 @@ void command_exec(struct client *client, const struct ipc_message *message, int 
 		.number = message->stream,
 		.terminal = message->exec.terminal != 0,
 		.detach_on_loss = message->exec.on_loss == IPC_LOSS_DETACHES,
+		.is_last = message->exec.is_last != 0,
 	};
 	choose_id(keeper, command->id);
 	rc = open_stream(keeper, command, &config);
@@ -272,7 +292,7 @@ void command_exec(struct client *client, const struct ipc_message *message, int 
 	}
 	if (rc < 0) {
 		*command = (struct command){0};
-		refuse_exec(client, message->stream, -rc);
+		refuse_order(client, message, -rc);
 	}
 }
 

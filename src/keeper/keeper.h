@@ -70,6 +70,8 @@ struct command {
 	/* The guest expects input; without that it takes input for a broken protocol. */
 	bool has_stdin;
 	bool detach_on_loss;
+	/* The machine goes down with it. */
+	bool is_last;
 	/* It is a part of box (WIRE_EXEC_SELF), of no use without its client. */
 	bool own_program;
 };
@@ -260,6 +262,8 @@ void writing_begin(struct keeper *keeper);
 void clients_init(struct keeper *keeper);
 /* Takes fd over. Returns the client, or NULL when there are too many (fd is then closed). */
 struct client *client_add(struct keeper *keeper, int fd);
+/* The client wants the machine to go down, and to be told when it is. */
+void client_shut_down(struct client *client);
 /* The client is gone: its commands are killed or detached. */
 void client_drop(struct client *client);
 /* Sends to one client. One that cannot be told, because it is gone or has not read for too long,

@@ -309,6 +309,65 @@ static void test_going_down_outlasts_killed_commands(void **state)
 	assert_int_equal(f->keeper->phase, KEEPER_ENDING);
 }
 
+static void peer_executes_last(struct fixture *f, size_t at, uint32_t number)
+{
+	struct ipc_message message = {.type = IPC_EXEC, .stream = number};
+	_cleanup_close_ int request = make_request(0);
+
+	message.exec.is_last = 1;
+	assert_int_equal(ipc_send(f->peers[at], &message, &request, 1), 0);
+	turn(f);
+}
+
+/* A machine goes down with its last command, and waits for no word of its client in between. */
+static void test_the_last_command(void **state)
+{
+	struct fixture *f = *state;
+	struct ipc_message message;
+	uint32_t stream = 0;
+
+	f->keeper->start.stay = IPC_STAY_NO;
+	f->keeper->starter = &f->keeper->clients[0];
+	/* Others may not end it so. */
+	peer_executes_last(f, 1, 5);
+	assert_int_equal(peer_hears(f, 1, &message), IPC_EXITED);
+	assert_int_equal(message.exited.exit.kind, WIRE_NOT_STARTED);
+	assert_int_equal(message.exited.exit.value, EPERM);
+	assert_int_equal(guest_hears_all(f, WIRE_EXEC, &stream), 0);
+	peer_executes_last(f, 0, 5);
+	assert_int_equal(guest_hears_all(f, WIRE_EXEC, &stream), 1);
+	assert_int_equal(f->keeper->phase, KEEPER_RUNNING);
+	guest_ends(f, stream, 3);
+	assert_int_equal(guest_hears_all(f, WIRE_SHUTDOWN, &stream), 1);
+	assert_int_equal(f->keeper->phase, KEEPER_GOING_DOWN);
+	assert_int_equal(peer_hears(f, 0, &message), IPC_EXITED);
+	assert_int_equal(message.exited.exit.value, 3);
+	/* Its own word for the same changes nothing. */
+	peer_orders(f, 0, IPC_SHUTDOWN, 0);
+	assert_int_equal(guest_hears_all(f, WIRE_SHUTDOWN, &stream), 0);
+	guest_says(f, WIRE_BYE, 0, 0, NULL, 0);
+	work(f, 20);
+	assert_int_equal(peer_hears(f, 0, &message), IPC_DOWN);
+}
+
+/* One that cannot even be sent to the guest has ended as well. */
+static void test_a_last_command_that_cannot_be(void **state)
+{
+	struct fixture *f = *state;
+	struct ipc_message message = {.type = IPC_EXEC, .stream = 5};
+	_cleanup_close_ int empty = ipc_memory_file("exec", "", 0);
+	uint32_t stream = 0;
+
+	f->keeper->start.stay = IPC_STAY_NO;
+	f->keeper->starter = &f->keeper->clients[0];
+	message.exec.is_last = 1;
+	assert_int_equal(ipc_send(f->peers[0], &message, &empty, 1), 0);
+	assert_int_equal(guest_hears_all(f, WIRE_SHUTDOWN, &stream), 1);
+	assert_int_equal(peer_hears(f, 0, &message), IPC_EXITED);
+	assert_int_equal(message.exited.exit.kind, WIRE_NOT_STARTED);
+	assert_int_equal(f->keeper->phase, KEEPER_GOING_DOWN);
+}
+
 /* A file, locked, of which the monitor has a duplicate. Returns what the keeper has. */
 static int locked_file(char *path, int operation, int *ret_duplicate)
 {
@@ -902,6 +961,8 @@ int main(void)
 		TEST(test_a_stuck_command_is_given_up_alone),
 		TEST(test_a_stuck_command_did_not_succeed),
 		TEST(test_going_down_outlasts_killed_commands),
+		TEST(test_the_last_command),
+		TEST(test_a_last_command_that_cannot_be),
 		TEST(test_locks_of_own_data),
 		TEST(test_locks_of_new_data),
 		TEST(test_early_answers_of_a_warm_machine),

@@ -82,7 +82,9 @@ def neighbour(box):
 
 
 def ends_its_machine(box, program, mode, port, reason, name="tiny"):
-    running = box.start_sh(script(mode), "-i", "--data", "none", name=name, stdin=subprocess.PIPE)
+    # A machine that has nothing to write is gone with its command, before it can say more.
+    data = "own" if mode == "ended-twice" else "none"
+    running = box.start_sh(script(mode), "-i", "--data", data, name=name, stdin=subprocess.PIPE)
     running.process.stdin.write(program)
     running.process.stdin.close()
     running.process.stdin = None

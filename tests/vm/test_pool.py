@@ -215,6 +215,25 @@ def what_comes_next_need_not_wait(box):
 
 
 @test(home="copy")
+def a_run_ends_with_its_command(box):
+    """Also while its client stands still, which finds all there when it goes on."""
+    fill(box, 1)
+    for kind in ("from the pool", "restored"):
+        if kind == "restored":
+            drain(box)
+        running = box.start_sh(f"echo ready; sleep 1; echo {kind} > /data/word; echo last; exit 7")
+        running.read_until(b"ready\n")
+        running.signal(signal.SIGSTOP)
+        try:
+            # It waits for /data.
+            equal(box.sh("cat /data/word; rm /data/word", timeout=20).ok().text, f"{kind}\n")
+        finally:
+            running.signal(signal.SIGCONT)
+        equal(running.wait(20).exits(7).out, b"ready\nlast\n")
+    drain(box)
+
+
+@test(home="copy")
 def a_claim_was_rehearsed(box):
     """Before it waits, a machine has mounted a new /data and a used one, and looked for commands."""
     fill(box, 1)
