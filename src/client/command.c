@@ -231,9 +231,9 @@ static void finish_stdin(struct run *run)
 static nfds_t prepare(struct run *run, struct pollfd *waits)
 {
 	/* What a machine says while it goes down is for who waits for that. */
-	bool heard = run->failure || run->machine->goes_down;
+	bool deaf = run->failure || run->machine->goes_down;
 
-	waits[0] = (struct pollfd){.fd = heard ? -1 : run->machine->socket, .events = POLLIN};
+	waits[0] = (struct pollfd){.fd = deaf ? -1 : run->machine->socket, .events = POLLIN};
 	waits[1] = (struct pollfd){.fd = run->machine->signal_fd, .events = POLLIN};
 	for (size_t i = 0; i < COPY_COUNT; i++) {
 		const struct copy *copy = &run->copies[i];
