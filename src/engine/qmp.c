@@ -16,8 +16,7 @@
 
 /* The answers and events that we ask for are a few hundred bytes each. */
 #define LINE_MAX_BYTES 16384
-/* Commands under way. Replacing a disk sends most at once: one for each layer, old and new, and
- * three. */
+/* Commands under way. Replacing a disk sends most at once: one for each layer, and two. */
 #define PENDING_MAX 32
 /* The longest command describes ten layers of a disk, some hundred bytes each. */
 #define COMMAND_BYTES_MAX 4096
@@ -207,16 +206,18 @@ static size_t print_command(const char *name, const char *arguments,
 	return (size_t)length;
 }
 
+/* Whether the monitor answers. To be asked before the first byte of a command, which cannot be
+ * taken back. */
+static bool has_room(const struct qmp *qmp)
+{
+	return qmp->pending_count < PENDING_MAX;
+}
+
 /* Sends the last part of a command. A command is far smaller than the socket's buffer. */
 static int send_last(struct qmp *qmp, const char *name, const char *part, size_t size, int pass_fd)
 {
-	int rc;
+	int rc = sys_send_fd(qmp->fd, part, size, pass_fd);
 
-	if (qmp->pending_count == PENDING_MAX) {
-		/* The monitor does not answer. */
-		return -ENOBUFS;
-	}
-	rc = sys_send_fd(qmp->fd, part, size, pass_fd);
 	if (rc == 0) {
 		qmp->pending[qmp->pending_count++] = name;
 	}
@@ -229,6 +230,9 @@ int qmp_begin(struct qmp *qmp, const char *name, const char *arguments)
 	int rc;
 
 	ASSERT(!qmp->begun);
+	if (!has_room(qmp)) {
+		return -ENOBUFS;
+	}
 	rc = sys_send_fd(qmp->fd, text, print_command(name, arguments, text) - 1, -EBADF);
 	if (rc == 0) {
 		qmp->begun = name;
@@ -253,9 +257,12 @@ int qmp_send(struct qmp *qmp, const char *name, const char *arguments, int pass_
 	int rc;
 
 	ASSERT(!qmp->begun);
-	if (pass_fd < 0) {
-		return send_last(qmp, name, text, print_command(name, arguments, text), -EBADF);
+	if (pass_fd >= 0) {
+		rc = qmp_begin(qmp, name, arguments);
+		return rc < 0 ? rc : qmp_finish(qmp, pass_fd);
 	}
-	rc = qmp_begin(qmp, name, arguments);
-	return rc < 0 ? rc : qmp_finish(qmp, pass_fd);
+	if (!has_room(qmp)) {
+		return -ENOBUFS;
+	}
+	return send_last(qmp, name, text, print_command(name, arguments, text), -EBADF);
 }

@@ -1,6 +1,7 @@
 /* src/engine/replace.c: other layers under a disk, against a monitor that this test plays. */
 #include "engine/replace.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -188,6 +189,10 @@ static void clear(struct fixture *f)
 	"{\"execute\":\"qom-set\",\"arguments\":{\"path\":\"data\",\"property\":\"drive\","        \
 	"\"value\":\"data-" number "\"}"
 
+/* The kinds of layers that commands are made ready for; which files they are is told later. */
+static const struct engine_disk expected = {
+	.serial = "data", .layers = {{.fd = -1}, {.fd = -1, .qcow2 = true}}, .layer_count = 2};
+
 /* Every command but its last byte is there before; they take effect one after the other. */
 static void test_ready(void **state)
 {
@@ -195,10 +200,7 @@ static void test_ready(void **state)
 	struct stat status;
 
 	(void)state;
-	const struct engine_disk disk = {.serial = "data",
-					 .layers = {{.fd = 0}, {.fd = 0, .qcow2 = true}},
-					 .layer_count = 2};
-	set(&f, &disk);
+	set(&f, &expected);
 	assert_int_equal(f.replacer.channel_count, 4);
 	expect(&f, 0, GREETED);
 	expect(&f, 1, GREETED ADD_FD("20"));
@@ -256,10 +258,7 @@ static void test_not_what_was_expected(void **state)
 	struct fixture f;
 
 	(void)state;
-	const struct engine_disk disk = {.serial = "data",
-					 .layers = {{.fd = 0}, {.fd = 0, .qcow2 = true}},
-					 .layer_count = 2};
-	set(&f, &disk);
+	set(&f, &expected);
 	for (size_t i = 0; i <= 4; i++) {
 		int fd;
 
@@ -330,13 +329,32 @@ static void test_answers_to_nothing(void **state)
 	clear(&f);
 }
 
+/* One that answers nothing is sent no part of a further command, with a descriptor or without. */
+static void test_no_answers(void **state)
+{
+	struct fixture f;
+	int fd;
+
+	(void)state;
+	set(&f, NULL);
+	while (qmp_send(f.replacer.qmp, "stop", NULL, -EBADF) == 0) {
+	}
+	heard(&f, 0, &fd);
+	assert_int_equal(qmp_send(f.replacer.qmp, "stop", NULL, -EBADF), -ENOBUFS);
+	assert_int_equal(qmp_send(f.replacer.qmp, "getfd", "{}", f.files[0]), -ENOBUFS);
+	expect(&f, 0, "");
+	answer(&f, 0);
+	assert_int_equal(qmp_send(f.replacer.qmp, "getfd", "{}", f.files[0]), 0);
+	expect_file(&f, 0, "{\"execute\":\"getfd\",\"arguments\":{}}", f.files[0]);
+	clear(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ready),
-		cmocka_unit_test(test_not_what_was_expected),
-		cmocka_unit_test(test_how_many),
-		cmocka_unit_test(test_answers_to_nothing),
+		cmocka_unit_test(test_ready),	   cmocka_unit_test(test_not_what_was_expected),
+		cmocka_unit_test(test_how_many),   cmocka_unit_test(test_answers_to_nothing),
+		cmocka_unit_test(test_no_answers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
