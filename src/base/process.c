@@ -12,49 +12,36 @@
 /* Some 50 numbers. */
 #define STAT_BYTES_MAX 2048
 
-/* What proc(5) tells of a thread behind its name: state, and then numbers. The caller frees. NULL
- * for what is no thread, or not there any more. */
-static char *read_thread(int tasks_fd, const char *thread, const char **ret_state)
+/* The state of a thread, as proc(5) has it, or NUL for what is no thread or not there any more. */
+static char state_of(int tasks_fd, const char *thread)
 {
 	_cleanup_free_ char *text = NULL;
 	const char *after_name;
 	char path[64];
 
 	if (thread[0] == '.') {
-		return NULL;
+		return '\0';
 	}
 	snprintf(path, sizeof(path), "%.32s/stat", thread);
 	if (read_file_at(tasks_fd, path, STAT_BYTES_MAX, &text, NULL) < 0) {
-		return NULL;
+		return '\0';
 	}
 	/* The name is in parentheses, and may hold some itself. */
 	after_name = strrchr(text, ')');
-	if (!after_name || after_name[1] != ' ') {
-		return NULL;
-	}
-	*ret_state = after_name + 2;
-	return TAKE_PTR(text);
-}
-
-static DIR *open_threads(pid_t pid)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	return opendir(path);
+	return after_name && after_name[1] == ' ' ? after_name[2] : '\0';
 }
 
 bool process_has_thread_in(pid_t pid, char state)
 {
-	DIR *threads = open_threads(pid);
 	struct dirent *entry;
 	bool found = false;
+	char path[64];
+	DIR *threads;
 
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	threads = opendir(path);
 	while (threads && !found && (entry = readdir(threads))) {
-		const char *its_state;
-		_cleanup_free_ char *text = read_thread(dirfd(threads), entry->d_name, &its_state);
-
-		found = text && its_state[0] == state;
+		found = state_of(dirfd(threads), entry->d_name) == state;
 	}
 	if (threads) {
 		closedir(threads);

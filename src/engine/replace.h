@@ -54,7 +54,7 @@ struct replacer {
 	size_t finished;
 	/* Answers that are still to come. */
 	size_t pending;
-	/* The old layers stay open; or the monitor was told to close them. */
+	/* The old layers stay open. */
 	bool keep_old;
 	void (*done)(void *data);
 	void *data;

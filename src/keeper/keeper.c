@@ -530,8 +530,7 @@ static void open_log(struct keeper *keeper)
 	keeper->net.log = keeper->start.mode == IPC_START_SNAPSHOT ? NULL : &keeper->log_store;
 }
 
-/* Opens what others find the machine by. */
-static int open_doors(struct keeper *keeper, struct err *err)
+int keeper_open_doors(struct keeper *keeper, struct err *err)
 {
 	int rc = 0;
 
@@ -581,7 +580,7 @@ static int begin(struct keeper *keeper, int client_fd, struct err *err)
 		rc = keeper->files.restore ? pool_take_slot(keeper, err) : -EAGAIN;
 	}
 	if (rc == 0) {
-		rc = open_doors(keeper, err);
+		rc = keeper_open_doors(keeper, err);
 	}
 	if (rc == 0) {
 		rc = clock_open(keeper);

@@ -276,6 +276,9 @@ void client_refuse(struct client *client, uint32_t stream, const char *code, con
 void clients_broadcast(struct keeper *keeper, const struct ipc_message *message);
 void clients_close(struct keeper *keeper);
 
+/* Opens what others find the machine by. 0 or a negative errno with err filled. */
+int keeper_open_doors(struct keeper *keeper, struct err *err);
+
 /* listen.c: sockets in run/NAME */
 /* Listens under name (one of store.h). 0 or a negative errno with err filled. */
 int listen_open(struct keeper *keeper, const char *name, int *ret_fd, struct err *err);

@@ -239,8 +239,7 @@ static void finish_claim(struct keeper *keeper)
 	keeper->ready.warm = 1;
 	keeper->ready.ready_ns = clock_monotonic_ns();
 	keeper_is_up(keeper);
-	if (keeper->start.has_data && keeper->start.data_fate == IPC_DATA_OWN &&
-	    listen_open(keeper, STORE_DATA_SOCKET, &keeper->data_listen_fd, &err) < 0) {
+	if (keeper_open_doors(keeper, &err) < 0) {
 		keeper_fail(keeper, &err);
 	}
 	pool_give_slot(keeper);
